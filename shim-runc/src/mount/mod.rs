@@ -1,0 +1,3 @@
+//! Mounts of a container's root filesystem.
+
+pub(crate) mod mountinfo;
