@@ -1,1 +1,30 @@
-//! Harness.
+//! What the tests, the demo and the benchmarks stand on. They drive the two *binaries* of this workspace, and Go's,
+//! against real containerd, runc and crun; nothing here links the code under test.
+//!
+//! From the bottom up:
+//!
+//! 1. [`failure`], [`deadline`], [`paths`]: how a test fails, how it waits, where the binaries and runtimes are.
+//! 2. [`leak`]: what exists on this machine because of a fixture: processes, sockets, mounts, cgroups, fifos, files.
+//! 3. [`rootfs`], [`spec`], [`bundle`], [`stdio`]: a container as an OCI runtime and a shim are given it.
+//! 4. [`task`], [`event`], [`fakectrd`], [`fakerunc`]: the wire. A ttrpc client for both task services, a sink for
+//!    events that stands in for containerd, and an OCI runtime that can be made to misbehave.
+//! 5. [`shim`]: one shim, started as the managers of each containerd series start it.
+//! 6. [`hybrid`], [`image`], [`containerd`]: a private daemon of any series at hand.
+//! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
+//!    the machine is as it was.
+
+pub mod bundle;
+pub mod deadline;
+pub mod event;
+pub mod failure;
+pub mod fakectrd;
+pub mod fakerunc;
+pub mod fixture;
+pub mod leak;
+pub mod paths;
+pub mod rootfs;
+pub mod scenario;
+pub mod shim;
+pub mod spec;
+pub mod stdio;
+pub mod task;

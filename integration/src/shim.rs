@@ -1,0 +1,423 @@
+//! One shim, started as the manager of a containerd series starts it, without a manager.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio as ProcessStdio};
+use std::time::Duration;
+
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Extension};
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::bundle::Bundle;
+use crate::deadline::{self, HANG};
+use crate::failure::{Context, Failure, Result};
+use crate::fixture::Fixture;
+use crate::leak::MARKER;
+use crate::paths;
+use crate::task::{CallError, TaskClient, V2, V3};
+
+/// Which containerd's manner to start a shim in: flags, environment and stdin changed over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// 1.6: options on stdin, a plain address back.
+    V1_6,
+    /// 1.7: more environment.
+    V1_7,
+    /// 2.0 to 2.2: JSON back.
+    V2_0,
+    /// 2.3 and later: a protobuf message on stdin and back.
+    V2_3,
+}
+
+/// All of them, oldest first.
+pub const ERAS: [Era; 4] = [Era::V1_6, Era::V1_7, Era::V2_0, Era::V2_3];
+
+/// A run of the shim binary in the making.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    fixture: &'a Fixture,
+    bundle: &'a Bundle,
+    binary: Option<PathBuf>,
+    era: Era,
+    debug: bool,
+    options: Option<Any>,
+    socket_dir: Option<PathBuf>,
+    env: Vec<(String, String)>,
+}
+
+/// How a run of the shim binary ended.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit status.
+    pub status: ExitStatus,
+    /// What it answered.
+    pub stdout: Vec<u8>,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+/// The answer to `start`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// The form it came in.
+    pub form: Form,
+    /// The task API's version, 2 where the form has none.
+    pub version: i32,
+    /// Where the shim listens.
+    pub address: String,
+    /// `ttrpc`.
+    pub protocol: String,
+}
+
+/// The three forms of the answer to `start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The address alone.
+    Plain,
+    /// A JSON object.
+    Json,
+    /// A protobuf message.
+    Protobuf,
+}
+
+impl<'a> Launch<'a> {
+    /// A launch of the shim under test for a bundle, in the manner of 1.7.
+    #[must_use]
+    pub fn new(fixture: &'a Fixture, bundle: &'a Bundle) -> Self {
+        Self {
+            fixture,
+            bundle,
+            binary: None,
+            era: Era::V1_7,
+            debug: false,
+            options: None,
+            socket_dir: None,
+            env: Vec::new(),
+        }
+    }
+
+    /// In the manner of another series.
+    #[must_use]
+    pub fn era(mut self, era: Era) -> Self {
+        self.era = era;
+        self
+    }
+
+    /// With another binary.
+    #[must_use]
+    pub fn binary(mut self, binary: PathBuf) -> Self {
+        self.binary = Some(binary);
+        self
+    }
+
+    /// With `-debug`.
+    #[must_use]
+    pub fn debug(mut self) -> Self {
+        self.debug = true;
+        self
+    }
+
+    /// With runtime options for `start`.
+    #[must_use]
+    pub fn options(mut self, options: Any) -> Self {
+        self.options = Some(options);
+        self
+    }
+
+    /// With a socket directory, which 2.3 and later can ask for.
+    #[must_use]
+    pub fn socket_dir(mut self, dir: PathBuf) -> Self {
+        self.socket_dir = Some(dir);
+        self
+    }
+
+    /// With an environment variable of one's own, or another value for one that is set anyway.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The arguments before the action, in the order of the manager.
+    #[must_use]
+    pub fn flags(&self, action: &str) -> Vec<String> {
+        let mut flags: Vec<String> =
+            ["-namespace", self.fixture.namespace(), "-address"].map(str::to_owned).to_vec();
+        flags.push(self.fixture.address().display().to_string());
+        flags.extend(
+            ["-publish-binary", "/usr/bin/containerd", "-id", &self.bundle.id].map(str::to_owned),
+        );
+        if action == "delete" || self.era == Era::V2_3 {
+            flags.extend(["-bundle".to_owned(), self.bundle.path()]);
+        }
+        if self.debug {
+            flags.push("-debug".to_owned());
+        }
+        flags
+    }
+
+    /// What the manager writes on `start`'s stdin.
+    #[must_use]
+    pub fn stdin(&self) -> Vec<u8> {
+        let message: &dyn EncodedMessage = match (self.era, &self.options) {
+            (Era::V2_3, _) => &self.bootstrap_params(),
+            (_, Some(options)) => options,
+            (_, None) => return Vec::new(),
+        };
+        message.encoded()
+    }
+
+    /// 2.3's message on `start`'s stdin.
+    #[must_use]
+    pub fn bootstrap_params(&self) -> BootstrapParams {
+        let mut params = BootstrapParams::new();
+        params.instance_id.clone_from(&self.bundle.id);
+        params.namespace = self.fixture.namespace().to_owned();
+        params.containerd_version = "2.3.4".to_owned();
+        params.containerd_ttrpc_address = self.fixture.events_address().display().to_string();
+        params.containerd_grpc_address = self.fixture.address().display().to_string();
+        params.containerd_binary = "/usr/bin/containerd".to_owned();
+        params.socket_dir = self.socket_dir.as_ref().map(|dir| dir.display().to_string());
+        if let Some(options) = &self.options {
+            let mut extension = Extension::new();
+            extension.value = MessageField::some(options.clone());
+            params.extensions.push(extension);
+        }
+        params
+    }
+
+    /// The command for an action, with flags, environment and directory set; stdio is the caller's.
+    ///
+    /// # Errors
+    /// When there is no binary.
+    pub fn command(&self, action: &str) -> Result<Command> {
+        let binary = self.binary.clone().map_or_else(paths::shim, Ok)?;
+        let mut command = Command::new(binary);
+        let path = |path: PathBuf| path.display().to_string();
+        command
+            .args(self.flags(action))
+            .arg(action)
+            .current_dir(&self.bundle.dir)
+            .process_group(0)
+            .env_clear()
+            .env("PATH", self.fixture.path())
+            .env("TMPDIR", path(self.fixture.file("tmp")))
+            .env(MARKER, self.fixture.namespace())
+            .env("GOMAXPROCS", "2")
+            .env("TTRPC_ADDRESS", path(self.fixture.events_address()));
+        if self.era != Era::V1_6 {
+            command
+                .env("GRPC_ADDRESS", path(self.fixture.address()))
+                .env("NAMESPACE", self.fixture.namespace())
+                .env("MAX_SHIM_VERSION", "2");
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+
+    /// Runs an action to the end of its output, as the manager does: it waits until nobody holds the pipe any more.
+    ///
+    /// # Errors
+    /// When the binary cannot be run or its output has no end.
+    pub async fn run(&self, action: &str) -> Result<Ran> {
+        let stdin = if action == "start" { self.stdin() } else { Vec::new() };
+        run(self.command(action)?, &stdin).await
+    }
+
+    /// Starts a shim and connects to it.
+    ///
+    /// # Errors
+    /// When it does not start, or writes anything but its answer, or does not listen.
+    pub async fn start(self) -> Result<Shim> {
+        let ran = self.run("start").await?;
+        if !ran.status.success() {
+            return Err(Failure::new(format!("start: {}: {}", ran.status, ran.stderr)));
+        }
+        if !ran.stderr.is_empty() {
+            return Err(Failure::new(format!("start succeeds but says {:?}", ran.stderr)));
+        }
+        let started = Started::read(&ran.stdout)?;
+        Shim::connect(self.fixture, started).await
+    }
+}
+
+/// Runs a command with bytes on its stdin, to the end of its output.
+///
+/// # Errors
+/// When it cannot be run or its output has no end.
+pub async fn run(mut command: Command, stdin: &[u8]) -> Result<Ran> {
+    // The manager gives /dev/null when it has nothing to say.
+    let input = if stdin.is_empty() { ProcessStdio::null() } else { ProcessStdio::piped() };
+    command.stdin(input).stdout(ProcessStdio::piped()).stderr(ProcessStdio::piped());
+    let mut child = command.spawn().context("starting the shim binary")?;
+    let pipe = child.stdin.take();
+    let feed = async {
+        if let Some(mut pipe) = pipe {
+            // A reader that has had enough may close early: what it answers is looked at instead.
+            let _ = pipe.write_all(stdin).await;
+        }
+    };
+    let both = async { tokio::join!(feed, child.wait_with_output()).1 };
+    let output = tokio::time::timeout(HANG, both).await;
+    let output = output.map_err(|_| Failure::new("the shim binary's output has no end"))??;
+    Ok(Ran {
+        status: output.status,
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+impl Started {
+    /// Reads an answer in any of its forms.
+    ///
+    /// # Errors
+    /// When it has none of them.
+    pub fn read(answer: &[u8]) -> Result<Self> {
+        if answer.starts_with(b"unix://") || answer.starts_with(b"/") {
+            let address = String::from_utf8_lossy(answer).into_owned();
+            return Ok(Self {
+                form: Form::Plain,
+                version: 2,
+                address,
+                protocol: "ttrpc".to_owned(),
+            });
+        }
+        if answer.starts_with(b"{") {
+            let json: serde_json::Value = serde_json::from_slice(answer)?;
+            let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+            let version = json["version"].as_i64().and_then(|version| version.try_into().ok());
+            return Ok(Self {
+                form: Form::Json,
+                version: version.unwrap_or_default(),
+                address: text("address"),
+                protocol: text("protocol"),
+            });
+        }
+        let message = BootstrapResult::parse_from_bytes(answer)
+            .context(format!("reading the answer {:?}", String::from_utf8_lossy(answer)))?;
+        Ok(Self {
+            form: Form::Protobuf,
+            version: message.version,
+            address: message.address,
+            protocol: message.protocol,
+        })
+    }
+
+    /// The task service that this version stands for.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        if self.version >= 3 { V3 } else { V2 }
+    }
+
+    /// The socket's file.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        PathBuf::from(self.address.trim_start_matches("unix://"))
+    }
+}
+
+/// A shim that serves, with a connection to it.
+#[derive(Debug)]
+pub struct Shim {
+    /// What it answered to `start`.
+    pub started: Started,
+    /// The connection, speaking the version that it answered.
+    pub tasks: TaskClient,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Shim {
+    /// Connects to a shim that has started.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn connect(fixture: &Fixture, started: Started) -> Result<Self> {
+        let tasks =
+            TaskClient::connect(&started.address, started.service(), fixture.namespace()).await?;
+        let pid = tasks.connect_task("none").await?.shim_pid;
+        Ok(Self { started, tasks, pid })
+    }
+
+    /// Deletes what is left of a container and asks the shim to end, which it does when this was its last one.
+    ///
+    /// # Errors
+    /// When the container cannot be deleted.
+    pub async fn retire(&self, id: &str) -> Result {
+        match self.tasks.kill(id, "", 9).await {
+            Ok(()) => drop(self.tasks.wait(id, "").await?),
+            // It ended by itself, or was deleted before.
+            Err(CallError::Status { code: ttrpc::Code::NOT_FOUND, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self.tasks.delete(id, "").await {
+            Ok(_) | Err(CallError::Status { code: ttrpc::Code::NOT_FOUND, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.shutdown(id).await
+    }
+
+    /// Sends Shutdown. A connection that ends instead of answering is an answer too, as the manager sees it.
+    ///
+    /// # Errors
+    /// When the shim refuses.
+    pub async fn shutdown(&self, id: &str) -> Result {
+        match self.tasks.shutdown(id).await {
+            Ok(()) | Err(CallError::Closed) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Does the process still exist, zombies not counted?
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        is_alive(self.pid)
+    }
+
+    /// Waits until the process is gone.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub async fn gone(&self) -> Result {
+        let what = format!("the end of shim {}", self.pid);
+        deadline::until(&what, HANG, || !self.is_alive()).await
+    }
+
+    /// Waits until the process is gone, within a limit that is part of what is promised.
+    ///
+    /// # Errors
+    /// When it stays longer.
+    pub async fn gone_within(&self, limit: Duration) -> Result {
+        deadline::until("the end of the shim", limit, || !self.is_alive()).await
+    }
+}
+
+/// Does a process exist, zombies not counted?
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, tail)| !tail.starts_with(['Z', 'X']))
+}
+
+/// Packs runc options as containerd's client does.
+///
+/// # Errors
+/// Never for real: the message has no required fields.
+pub fn runc_options(options: &containerd_shim_protos::shim::oci::Options) -> Result<Any> {
+    let mut any = Any::new();
+    any.type_url = "containerd.runc.v1.Options".to_owned();
+    any.value = options.write_to_bytes()?;
+    Ok(any)
+}
+
+trait EncodedMessage {
+    fn encoded(&self) -> Vec<u8>;
+}
+
+impl<M: Message> EncodedMessage for M {
+    fn encoded(&self) -> Vec<u8> {
+        self.write_to_bytes().unwrap_or_default()
+    }
+}
