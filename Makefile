@@ -1,0 +1,89 @@
+# containerd's runtime v2 task manager and runc shim, in Rust. `make` alone says what there is to make.
+
+CARGO   ?= cargo
+HOST    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+# The shim runs once per pod on a node: linked statically and at a fixed address, its pages need no relocation and stay
+# shared between all of them. An explicit --target keeps these flags off build scripts and macros, which cannot have them.
+SHIM_RUSTFLAGS ?= -C target-feature=+crt-static -C relocation-model=static
+
+SHIM    := $(CURDIR)/target/$(HOST)/release/containerd-shim-runc-v2
+MANAGER := $(CURDIR)/target/release/containerd-task-manager
+
+# What tests, demo and benchmarks drive. Set SHIM_RUNC to run them against another shim, the Go one for example.
+export SHIM_RUNC ?= $(SHIM)
+export CTM       ?= $(MANAGER)
+
+.DEFAULT_GOAL := help
+
+##@ General
+
+.PHONY: help
+help: ## say what there is to make
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+
+.PHONY: deps
+deps: ## bring in toolchain, containerd, runc and crun (Debian 12 or newer, as root)
+	@integration/deps/deps
+
+##@ Build
+
+.PHONY: build
+build: build-shim build-manager ## build the shim and the task manager for release
+
+.PHONY: build-shim
+build-shim: ## build containerd-shim-runc-v2 alone
+	RUSTFLAGS="$(SHIM_RUSTFLAGS)" $(CARGO) build --release --locked --target $(HOST) -p shim-runc
+
+.PHONY: build-manager
+build-manager: ## build containerd-task-manager alone
+	$(CARGO) build --release --locked -p runtime-v2 --bins
+
+.PHONY: install
+install: ## install both binaries below PREFIX (/usr/local)
+	install -D -m 0755 $(SHIM) $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2
+	install -D -m 0755 $(MANAGER) $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
+
+.PHONY: uninstall
+uninstall: ## remove them again
+	rm -f $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2 $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
+
+.PHONY: clean
+clean: ## remove everything that was built and brought in
+	$(CARGO) clean
+	rm -rf .deps
+
+##@ Check and test
+
+.PHONY: check
+check: ## formatting, lints, documentation, and licences where cargo-deny is installed
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \
+	 else echo "check: cargo-deny is not installed, licences are not checked"; fi
+
+.PHONY: test
+test: deps build ## all tests: pure ones, then the binaries against real containerd, runc and crun (root)
+	@scripts/test all
+
+.PHONY: test-unit
+test-unit: ## pure tests only: no root, no containers, no daemon
+	@scripts/test unit
+
+.PHONY: test-integration
+test-integration: deps build ## the binaries against real containerd, runc and crun; T="lifecycle exec" for some themes
+	@scripts/test integration $(T)
+
+.PHONY: demo
+demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
+	$(CARGO) run --release --locked -q -p integration --bin demo
+
+.PHONY: bench
+bench: deps build ## measure the shim and the manager beside their Go counterparts (quiet machine, root)
+	$(CARGO) run --release --locked -q -p integration --bin bench
