@@ -2,4 +2,5 @@
 
 pub mod cgroup;
 pub mod error;
+pub mod io;
 pub mod mount;

@@ -1,0 +1,152 @@
+//! Terminals: the socket over which an OCI runtime hands over a pty master, and the window size.
+
+#![expect(unsafe_code, reason = "received descriptors are adopted; TIOCSWINSZ has no safe wrapper")]
+
+use std::{
+    env, fs,
+    io::{self, IoSliceMut},
+    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    path::PathBuf,
+    time::Duration,
+};
+
+use nix::{
+    cmsg_space,
+    sys::{
+        socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg},
+        termios::tcgetattr,
+    },
+    unistd::mkdtemp,
+};
+use runtime_proto::errdefs::Code;
+use tokio::{
+    io::Interest,
+    net::{UnixListener, UnixStream},
+    time::timeout,
+};
+
+use super::pipe::set_nonblocking;
+use crate::error::{Error, Result};
+
+/// How long a master may take after the OCI runtime has come back. It was sent before that, so the
+/// wait is none, unless the runtime never sent one.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Room for more descriptors than the one expected, to see (and close) what is too much.
+const MAX_DESCRIPTORS: usize = 4;
+
+/// Longest name of the other end of a pty that is read along with it.
+const MAX_NAME: usize = 4096;
+
+/// A listening socket in a directory that only this user can enter; both go with the value.
+#[derive(Debug)]
+pub(super) struct ConsoleSocket {
+    listener: UnixListener,
+    directory: PrivateDirectory,
+}
+
+#[derive(Debug)]
+struct PrivateDirectory(PathBuf);
+
+nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, libc::winsize);
+
+impl ConsoleSocket {
+    /// Must be called inside the runtime.
+    pub(super) fn bind() -> Result<Self> {
+        let runtime_dir = env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+        let parent = runtime_dir.map_or_else(env::temp_dir, PathBuf::from);
+        let directory = mkdtemp(&parent.join("shim-console-XXXXXX"))
+            .map_err(|errno| Error::io("make console socket directory", io::Error::from(errno)))?;
+        let directory = PrivateDirectory(directory);
+        let listener = UnixListener::bind(directory.socket())
+            .map_err(|error| Error::io("bind console socket", error))?;
+        Ok(Self { listener, directory })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.socket()
+    }
+
+    /// The master that the OCI runtime sent, non-blocking.
+    pub(super) async fn receive(self) -> Result<OwnedFd> {
+        let late = |_| Error::new(Code::DeadlineExceeded, "the OCI runtime sent no terminal");
+        let master = timeout(MASTER_TIMEOUT, self.accept_master()).await.map_err(late)??;
+        set_nonblocking(&master)?;
+        Ok(master)
+    }
+
+    async fn accept_master(&self) -> Result<OwnedFd> {
+        let (stream, _) = self
+            .listener
+            .accept()
+            .await
+            .map_err(|error| Error::io("accept on console socket", error))?;
+        let mut received = stream
+            .async_io(Interest::READABLE, || receive_descriptors(&stream))
+            .await
+            .map_err(|error| Error::io("receive terminal", error))?;
+        let (Some(master), None) = (received.pop(), received.pop()) else {
+            return Err(Error::new(
+                Code::Internal,
+                "the OCI runtime sent no or several descriptors as terminal",
+            ));
+        };
+        tcgetattr(&master).map_err(|errno| {
+            Error::caused(
+                Code::Internal,
+                "the OCI runtime sent something else than a terminal",
+                errno,
+            )
+        })?;
+        Ok(master)
+    }
+}
+
+impl PrivateDirectory {
+    fn socket(&self) -> PathBuf {
+        self.0.join("console.sock")
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        // Nobody is left to tell, and an empty directory in the runtime directory harms nobody.
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// One message, with every descriptor in it owned at once so that none leaks.
+fn receive_descriptors(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
+    let mut name = [0; MAX_NAME];
+    let mut slices = [IoSliceMut::new(&mut name)];
+    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+    let message = recvmsg::<UnixAddr>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let mut received = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just installed this descriptor for us in recvmsg(2), so it
+                // is open and nothing else in the process owns it.
+                received.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
+        }
+    }
+    Ok(received)
+}
+
+/// Tells the terminal its size, and the processes on it that it changed.
+pub(super) fn resize(master: &OwnedFd, width: u32, height: u32) -> Result<()> {
+    let cells = |count: u32| {
+        u16::try_from(count).map_err(|error| {
+            Error::caused(Code::InvalidArgument, format!("terminal size {count}"), error)
+        })
+    };
+    let size =
+        libc::winsize { ws_row: cells(height)?, ws_col: cells(width)?, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is borrowed for the call, and TIOCSWINSZ only reads the structure.
+    let result = unsafe { set_window_size(master.as_fd().as_raw_fd(), &raw const size) };
+    result.map_err(|errno| Error::io("resize terminal", io::Error::from(errno)))?;
+    Ok(())
+}

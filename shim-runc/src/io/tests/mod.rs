@@ -1,0 +1,1 @@
+//! Tests of whole streams, with real fifos, pipes and terminals.
