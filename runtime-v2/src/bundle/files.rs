@@ -1,0 +1,188 @@
+//! The small files of a bundle: written whole or not at all, and read with suspicion.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use runtime_proto::{bootstrap::Bootstrap, errdefs::Code};
+
+use super::Bundle;
+use crate::error::{Error, Result};
+
+/// More than this is in no small file that anybody wrote on purpose.
+const MAX_SMALL_FILE: u64 = 64 << 10;
+
+const BOOTSTRAP: &str = "bootstrap.json";
+const ADDRESS: &str = "address";
+const BINARY_PATH: &str = "shim-binary-path";
+const SANDBOX: &str = "sandbox";
+const LOG: &str = "log";
+const INIT_PID: &str = "init.pid";
+
+/// What a bundle says about where its shim is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Located {
+    /// No shim ever got as far as having an address, or its end is behind it.
+    Nowhere,
+    /// Here.
+    At(Bootstrap),
+    /// Here, by an `address` file of containerd 1.x.
+    AtLegacy(Bootstrap),
+    /// There is something, but nobody can read it.
+    Garbled(String),
+}
+
+impl Bundle {
+    /// Reads where the shim is.
+    pub(crate) fn located(&self) -> Located {
+        match read_small(&self.path().join(BOOTSTRAP)) {
+            Ok(bytes) => match Bootstrap::decode(&bytes).and_then(Bootstrap::supported) {
+                Ok(bootstrap) => Located::At(bootstrap),
+                Err(error) => Located::Garbled(format!("{BOOTSTRAP}: {error}")),
+            },
+            Err(error) if error.kind() == Code::NotFound => self.located_by_address(),
+            Err(error) => Located::Garbled(error.to_string()),
+        }
+    }
+
+    fn located_by_address(&self) -> Located {
+        match read_small(&self.path().join(ADDRESS)) {
+            Ok(bytes) => match Bootstrap::decode(&bytes).and_then(Bootstrap::supported) {
+                Ok(bootstrap) => Located::AtLegacy(bootstrap),
+                Err(error) => Located::Garbled(format!("{ADDRESS}: {error}")),
+            },
+            Err(error) if error.kind() == Code::NotFound => Located::Nowhere,
+            Err(error) => Located::Garbled(error.to_string()),
+        }
+    }
+
+    /// Writes where the shim is, in the form that containerd reads too.
+    ///
+    /// # Errors
+    /// When it cannot be written; an older file is then still whole.
+    pub(crate) fn write_bootstrap(&self, bootstrap: &Bootstrap) -> Result<()> {
+        write_atomic(&self.path().join(BOOTSTRAP), bootstrap.to_json().as_bytes(), 0o644)
+    }
+
+    /// Forgets where the shim is, once it is known to have ended. If the rest of the bundle
+    /// cannot be removed now, the next start then knows that no task was lost here.
+    pub(crate) fn forget_shim(&self) {
+        for name in [BOOTSTRAP, ADDRESS] {
+            // Missing is the aim; any other failure shows when the bundle itself is removed.
+            let _ = fs::remove_file(self.path().join(name));
+        }
+    }
+
+    /// Notes which binary this bundle's shim is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_binary_path(&self, binary: &Path) -> Result<()> {
+        let text = binary.as_os_str().as_encoded_bytes();
+        write_atomic(&self.path().join(BINARY_PATH), text, 0o600)
+    }
+
+    /// Which binary this bundle's shim is, if that was noted.
+    pub(crate) fn binary_path(&self) -> Option<PathBuf> {
+        let bytes = read_small(&self.path().join(BINARY_PATH)).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        Some(PathBuf::from(text.trim())).filter(|path| path.is_absolute())
+    }
+
+    /// Notes in whose shim this container is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_sandbox(&self, sandbox: &str) -> Result<()> {
+        write_atomic(&self.path().join(SANDBOX), sandbox.as_bytes(), 0o600)
+    }
+
+    /// In whose shim this container is, if not in its own.
+    pub(crate) fn sandbox(&self) -> Option<String> {
+        let bytes = read_small(&self.path().join(SANDBOX)).ok()?;
+        String::from_utf8(bytes).ok().filter(|sandbox| !sandbox.is_empty())
+    }
+
+    /// Init's pid as the OCI runtime wrote it, if it ever got so far.
+    pub(crate) fn init_pid(&self) -> Option<u32> {
+        let bytes = read_small(&self.path().join(INIT_PID)).ok()?;
+        std::str::from_utf8(&bytes).ok()?.trim().parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// The shim's log fifo, made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn log_fifo(&self) -> Result<PathBuf> {
+        let path = self.path().join(LOG);
+        match mkfifo(&path, Mode::S_IRWXU) {
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(path),
+            Err(error) => Err(Error::io(format!("make fifo {}", path.display()), error)),
+        }
+    }
+
+    /// Whether there is nothing in the directory, or no telling what is.
+    pub(crate) fn is_empty(&self) -> bool {
+        fs::read_dir(self.path()).is_ok_and(|mut entries| entries.next().is_none())
+    }
+}
+
+/// Writes a file nobody reads yet.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    open_new(path, 0o600)
+        .and_then(|mut file| file.write_all(bytes))
+        .map_err(|error| Error::io(format!("write {}", path.display()), error))
+}
+
+/// Writes a file that is whole whenever it is seen, even after a power failure.
+fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    let temporary = path.with_file_name(name);
+    let written = replace(&temporary, path, bytes, mode);
+    written.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Error::io(format!("write {}", path.display()), error)
+    })
+}
+
+fn replace(temporary: &Path, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = open_new(temporary, mode)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)
+}
+
+fn open_new(path: &Path, mode: u32) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    // Set again, since the umask had its say.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
+/// Reads a small regular file; anything else by that name is an error, never a hang.
+fn read_small(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error| Error::io(format!("read {}", path.display()), error);
+    // Non-blocking: a fifo by that name would wait for a writer.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+        .open(path)
+        .map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() || meta.size() > MAX_SMALL_FILE {
+        let text = format!("{} is no small file", path.display());
+        return Err(Error::new(Code::DataLoss, text));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_SMALL_FILE).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}

@@ -1,0 +1,54 @@
+//! Removing a bundle, without ever walking into a root file system.
+
+use std::{fs, io, path::Path};
+
+use super::{Bundle, mounts};
+use crate::error::{Error, Result};
+
+impl Bundle {
+    /// Unmounts the root file system, then removes the bundle and its work directory.
+    ///
+    /// If something stays mounted, nothing is removed, and this can be tried again: the removal
+    /// starts only after `rootfs` went by a plain rmdir, which cannot delete what is mounted.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub fn remove(&self) -> Result<()> {
+        let rootfs = self.path().join("rootfs");
+        mounts::unmount_below(&rootfs)?;
+        absent_is_fine(fs::remove_dir(&rootfs))
+            .map_err(|error| Error::io(format!("remove {}", rootfs.display()), error))?;
+        remove_hidden(self.path())?;
+        remove_hidden(&self.work)
+    }
+
+    /// Removes a work directory that no bundle belongs to.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub(crate) fn remove_work(&self) -> Result<()> {
+        remove_hidden(&self.work)
+    }
+}
+
+/// Renames a directory out of sight first, so that a half-removed one is never taken for a bundle.
+fn remove_hidden(dir: &Path) -> Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(dir.file_name().unwrap_or_default());
+    let hidden = dir.with_file_name(name);
+    let failed = |error| Error::io(format!("remove {}", dir.display()), error);
+    if !dir.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        return absent_is_fine(fs::remove_file(dir)).map_err(failed);
+    }
+    // One that an earlier attempt left half-removed would be in the way of the rename.
+    absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)?;
+    fs::rename(dir, &hidden).map_err(failed)?;
+    absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,181 @@
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+};
+
+use runtime_proto::{any, bootstrap::Bootstrap};
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::Daemon;
+
+fn config(dir: &TempDir) -> Config {
+    let daemon = Daemon {
+        grpc_address: "/g".into(),
+        ttrpc_address: "/t".into(),
+        binary: "/bin/true".into(),
+        version: "0".into(),
+    };
+    Config::new(dir.path().join("state"), dir.path().join("root"), daemon)
+}
+
+fn key() -> Key {
+    Key::new("ns", "c1").unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+fn spec(text: &str) -> Any {
+    any::raw(any::OCI_SPEC, text.into())
+}
+
+#[test]
+fn modes_are_exact_whatever_the_umask() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    // The umask belongs to the whole process, so the extremes are tried in children of their own
+    // by the test of the library; here the modes are those of the umask the tests run with.
+    let bundle = Bundle::create(&config, key(), Some(&spec("{}"))).unwrap();
+    assert_eq!(mode(bundle.path()), 0o700);
+    assert_eq!(mode(bundle.path().parent().unwrap()), 0o711);
+    assert_eq!(mode(&config.state), 0o711);
+    assert_eq!(mode(&bundle.path().join("rootfs")), 0o711);
+    assert_eq!(mode(&bundle.work), 0o711);
+    assert_eq!(mode(&bundle.path().join("config.json")), 0o600);
+    assert_eq!(fs::read(bundle.path().join("config.json")).unwrap(), b"{}");
+    assert_eq!(fs::read_link(bundle.path().join("work")).unwrap(), bundle.work);
+}
+
+#[test]
+fn the_root_of_a_user_namespace_may_pass_by_its_group() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mapped = r#"{"linux":{"gidMappings":[{"containerID":0,"hostID":4321,"size":9}]}}"#;
+    let bundle = Bundle::create(&config(&dir), key(), Some(&spec(mapped))).unwrap();
+    assert_eq!(mode(bundle.path()), 0o710);
+    assert_eq!(fs::metadata(bundle.path()).unwrap().gid(), 4321);
+}
+
+#[test]
+fn specs_of_every_kind_make_a_bundle() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let odd = [None, Some(Any::new()), Some(spec("")), Some(spec("null")), Some(spec("{}"))];
+    for spec in odd {
+        let bundle = Bundle::create(&config, key(), spec.as_ref()).unwrap();
+        let written = spec.is_some_and(|spec| !spec.value.is_empty());
+        assert_eq!(bundle.path().join("config.json").exists(), written);
+        bundle.remove().unwrap();
+    }
+}
+
+#[test]
+fn an_existing_directory_is_left_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let bundle = Bundle::create(&config, key(), Some(&spec("{}"))).unwrap();
+    let again = Bundle::create(&config, key(), Some(&spec("[]"))).unwrap_err();
+    assert_eq!(again.kind(), Code::AlreadyExists);
+    assert_eq!(fs::read(bundle.path().join("config.json")).unwrap(), b"{}");
+}
+
+#[test]
+fn removal_leaves_nothing_and_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let bundle = Bundle::create(&config, key(), None).unwrap();
+    // Left over by a removal that was cut off.
+    fs::create_dir_all(bundle.path().with_file_name(".c1/deep")).unwrap();
+    bundle.remove().unwrap();
+    bundle.remove().unwrap();
+    assert_eq!(fs::read_dir(config.state.join("ns")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(config.root.join("ns")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_in_the_root_file_system_is_never_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    let sentinel = bundle.path().join("rootfs/sentinel");
+    fs::write(&sentinel, "").unwrap();
+    assert!(bundle.remove().is_err());
+    assert!(sentinel.exists());
+    fs::remove_file(&sentinel).unwrap();
+    bundle.remove().unwrap();
+    assert!(!bundle.path().exists());
+}
+
+#[test]
+fn where_the_shim_is_survives_a_round_trip_in_the_form_containerd_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    assert_eq!(bundle.located(), Located::Nowhere);
+    let bootstrap = Bootstrap::ttrpc(3, "unix:///run/containerd/s/x");
+    bundle.write_bootstrap(&bootstrap).unwrap();
+    let file = bundle.path().join("bootstrap.json");
+    assert_eq!(mode(&file), 0o644);
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        r#"{"version":3,"address":"unix:///run/containerd/s/x","protocol":"ttrpc"}"#
+    );
+    assert_eq!(bundle.located(), Located::At(bootstrap));
+    bundle.forget_shim();
+    fs::write(bundle.path().join("address"), "unix:///old\n").unwrap();
+    assert_eq!(bundle.located(), Located::AtLegacy(Bootstrap::ttrpc(2, "unix:///old")));
+}
+
+#[test]
+fn damaged_files_are_told_from_missing_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    let file = bundle.path().join("bootstrap.json");
+    let large = vec![0xff; 1 << 20];
+    let damaged: [&[u8]; 6] = [b"", b"{\"version\":3,\"addr", b"{}", &large, &[0xff; 9], b"a b"];
+    for bytes in damaged {
+        fs::write(&file, bytes).unwrap();
+        assert!(matches!(bundle.located(), Located::Garbled(_)));
+    }
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(matches!(bundle.located(), Located::Garbled(_)), "a directory");
+    fs::remove_dir(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(matches!(bundle.located(), Located::Garbled(_)), "a fifo");
+    bundle.remove().unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_old_one_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    let old = Bootstrap::ttrpc(3, "unix:///old");
+    bundle.write_bootstrap(&old).unwrap();
+    // A directory in the place of the temporary file stops even root.
+    fs::create_dir(bundle.path().join(".bootstrap.json")).unwrap();
+    assert!(bundle.write_bootstrap(&Bootstrap::ttrpc(2, "unix:///new")).is_err());
+    assert_eq!(bundle.located(), Located::At(old));
+}
+
+#[test]
+fn small_facts_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    assert_eq!(bundle.binary_path(), None);
+    bundle.write_binary_path(Path::new("/opt/x/shim")).unwrap();
+    assert_eq!(bundle.binary_path(), Some("/opt/x/shim".into()));
+    assert_eq!(bundle.sandbox(), None);
+    bundle.write_sandbox("s1").unwrap();
+    assert_eq!(bundle.sandbox().as_deref(), Some("s1"));
+    for (text, pid) in [("12", Some(12)), ("12\n", Some(12)), ("0", None), ("x", None), ("", None)]
+    {
+        fs::write(bundle.path().join("init.pid"), text).unwrap();
+        assert_eq!(bundle.init_pid(), pid, "{text:?}");
+    }
+    let fifo = bundle.log_fifo().unwrap();
+    assert_eq!(fs::metadata(&fifo).unwrap().permissions().mode() & 0o077, 0);
+    assert_eq!(bundle.log_fifo().unwrap(), fifo, "again");
+}

@@ -1,0 +1,129 @@
+//! Consuming a shim's log.
+//!
+//! A shim writes its log into a fifo in its bundle, and stands still when that is full; so
+//! somebody reads it as long as the shim lives. The fifo is opened for reading *and* writing:
+//! then it opens at once, whether or not the shim ever does its part, and shows no end when a
+//! shim re-opens it. Its lines become events of target `shim`.
+
+use std::{io, path::Path};
+
+use tokio::{
+    net::unix::pipe::{OpenOptions, Receiver},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use crate::{
+    error::{Error, Result},
+    id::Key,
+};
+
+/// Longer lines are cut in pieces: a shim does not decide how much memory its manager uses.
+const MAX_LINE: usize = 16 << 10;
+
+/// Reads of [`MAX_LINE`] bytes at the end: 64 KiB is what a pipe holds.
+const LAST_READS: usize = 4;
+
+/// A shim's log being read. Dropping it stops the reading and closes the fifo.
+#[derive(Debug)]
+pub(crate) struct ShimLog {
+    stop: Option<oneshot::Sender<()>>,
+    reading: JoinHandle<()>,
+}
+
+impl ShimLog {
+    /// Opens the fifo and starts to read.
+    pub(crate) fn open(fifo: &Path, key: &Key) -> Result<Self> {
+        let receiver = OpenOptions::new()
+            .read_write(true)
+            .open_receiver(fifo)
+            .map_err(|error| Error::io(format!("open log {}", fifo.display()), error))?;
+        let (stop, stopped) = oneshot::channel();
+        let reading = tokio::spawn(read(receiver, stopped, key.clone()));
+        Ok(Self { stop: Some(stop), reading })
+    }
+
+    /// Reads what is there, the last words of a shim that has ended, and closes the fifo.
+    pub(crate) async fn finish(mut self) {
+        if let Some(stop) = self.stop.take() {
+            // An error means that the reading has ended by itself.
+            let _ = stop.send(());
+        }
+        let _ = (&mut self.reading).await;
+    }
+}
+
+impl Drop for ShimLog {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+async fn read(receiver: Receiver, mut stopped: oneshot::Receiver<()>, key: Key) {
+    let mut lines = Lines { key, pending: Vec::new() };
+    let mut buffer = vec![0; MAX_LINE];
+    let ended = loop {
+        tokio::select! {
+            ready = receiver.readable() => match ready {
+                Ok(()) => match receiver.try_read(&mut buffer) {
+                    Ok(0) => break Ok(()),
+                    Ok(count) => lines.push(&buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => break Err(error),
+                },
+                Err(error) => break Err(error),
+            },
+            _ = &mut stopped => break drain(&receiver, &mut buffer, &mut lines),
+        }
+    };
+    lines.finish();
+    if let Err(error) = ended {
+        tracing::warn!(namespace = %lines.key.namespace, id = %lines.key.id, %error, "reading the log of a shim failed");
+    }
+}
+
+/// A shim that lives on, for other containers of its pod, may go on writing: its last words about
+/// this one are within what a pipe holds.
+fn drain(receiver: &Receiver, buffer: &mut [u8], lines: &mut Lines) -> io::Result<()> {
+    for _ in 0..LAST_READS {
+        match receiver.try_read(buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => lines.push(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes becoming lines.
+struct Lines {
+    key: Key,
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    fn push(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.pending.extend_from_slice(&bytes[..end]);
+            self.flush();
+            bytes = &bytes[end + 1..];
+        }
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= MAX_LINE {
+            self.flush();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if !self.pending.is_empty() {
+            let line = String::from_utf8_lossy(&self.pending);
+            tracing::info!(target: "shim", namespace = %self.key.namespace, id = %self.key.id, "{line}");
+            self.pending.clear();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A small ttrpc server: unary calls, each in its own task, answers in the order they come.
+
+use std::{io, sync::Arc};
+
+use async_trait::async_trait;
+use protobuf::Message;
+use runtime_proto::{
+    errdefs::Code,
+    frame::{HEADER_LEN, Header, MAX_PAYLOAD, TYPE_REQUEST, TYPE_RESPONSE},
+    ttrpc::{Request, Response, Status},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    net::UnixListener,
+    sync::mpsc,
+    task::JoinSet,
+};
+
+/// Answers that may wait for a client that does not read.
+const QUEUE: usize = 64;
+
+/// What a server does with a call.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request with the payload of the response.
+    async fn call(&self, request: Request) -> Result<Vec<u8>, Status>;
+}
+
+/// Serves every connection of `listener` that comes from this very user, until dropped.
+///
+/// # Errors
+/// When the listener itself fails.
+pub async fn serve(listener: UnixListener, handler: Arc<dyn Handler>) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    let user = nix::unistd::geteuid().as_raw();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let (stream, _) = listener.accept().await?;
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == user => {
+                connections.spawn(serve_connection(stream, Arc::clone(&handler)));
+            }
+            Ok(peer) => tracing::warn!(uid = peer.uid(), "connection of another user refused"),
+            Err(error) => tracing::debug!(%error, "connection without credentials refused"),
+        }
+    }
+}
+
+/// Serves one connection until its client closes it; calls still running are then dropped.
+pub async fn serve_connection<S>(stream: S, handler: Arc<dyn Handler>)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (reader, writer) = split(stream);
+    let (answers, queue) = mpsc::channel(QUEUE);
+    let ended = tokio::select! {
+        ended = read_loop(reader, handler, answers) => ended,
+        ended = write_loop(writer, queue) => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "ttrpc connection ended");
+    }
+}
+
+async fn read_loop<R: AsyncRead>(
+    reader: R,
+    handler: Arc<dyn Handler>,
+    answers: mpsc::Sender<Vec<u8>>,
+) -> io::Result<()> {
+    tokio::pin!(reader);
+    let mut calls = JoinSet::new();
+    let mut head = [0; HEADER_LEN];
+    loop {
+        while calls.try_join_next().is_some() {}
+        reader.read_exact(&mut head).await?;
+        let header = Header::decode(head);
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        if length > MAX_PAYLOAD {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "message too large"));
+        }
+        let mut payload = vec![0; length];
+        reader.read_exact(&mut payload).await?;
+        if header.kind == TYPE_REQUEST {
+            let (handler, answers) = (Arc::clone(&handler), answers.clone());
+            calls.spawn(async move {
+                let frame = answer(header.stream_id, &payload, handler.as_ref()).await;
+                // An error means that the connection is over and nobody waits for the answer.
+                let _ = answers.send(frame).await;
+            });
+        }
+    }
+}
+
+async fn answer(stream_id: u32, payload: &[u8], handler: &dyn Handler) -> Vec<u8> {
+    let result = match Request::parse_from_bytes(payload) {
+        Ok(request) => handler.call(request).await,
+        Err(error) => Err(Code::InvalidArgument.status(&error.to_string())),
+    };
+    let mut response = Response::new();
+    match result {
+        Ok(payload) => response.payload = payload,
+        Err(status) => response.status = Some(status).into(),
+    }
+    let body = response.write_to_bytes().unwrap_or_default();
+    let length = u32::try_from(body.len()).unwrap_or(0);
+    let mut frame = Header { length, stream_id, kind: TYPE_RESPONSE, flags: 0 }.encode().to_vec();
+    frame.extend_from_slice(&body);
+    frame
+}
+
+async fn write_loop<W: AsyncWrite>(
+    writer: W,
+    mut queue: mpsc::Receiver<Vec<u8>>,
+) -> io::Result<()> {
+    tokio::pin!(writer);
+    while let Some(frame) = queue.recv().await {
+        writer.write_all(&frame).await?;
+    }
+    Ok(())
+}
