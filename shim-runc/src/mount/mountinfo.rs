@@ -6,16 +6,14 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The mount table of this process.
-pub(crate) const OWN_MOUNTS: &str = "/proc/self/mountinfo";
+/// The mount table of this thread, which in a shim is that of all its threads.
+pub(crate) const OWN_MOUNTS: &str = "/proc/thread-self/mountinfo";
 
 /// One line of the table (proc_pid_mountinfo(5)), still in the kernel's escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    id: &'a [u8],
     root: &'a [u8],
     mount_point: &'a [u8],
-    options: &'a [u8],
     fs_type: &'a [u8],
     super_options: &'a [u8],
 }
@@ -24,21 +22,16 @@ impl<'a> Entry<'a> {
     /// Takes a line apart; `None` if it is none of this table.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let id = fields.next()?;
-        // Parent id and device number.
-        let (_, _) = (fields.next()?, fields.next()?);
-        let (root, mount_point, options) = (fields.next()?, fields.next()?, fields.next()?);
+        // The numbers of the mount, its parent and its device.
+        let (_, _, _) = (fields.next()?, fields.next()?, fields.next()?);
+        let (root, mount_point) = (fields.next()?, fields.next()?);
+        let _options = fields.next()?;
         // Any number of optional fields ends with a lone dash.
         fields.by_ref().find(|&field| field == b"-")?;
         let fs_type = fields.next()?;
         let _source = fields.next()?;
         let super_options = fields.next()?;
-        Some(Self { id, root, mount_point, options, fs_type, super_options })
-    }
-
-    /// The kernel's number of this mount: larger ones were made later.
-    pub(crate) fn id(&self) -> u64 {
-        str::from_utf8(self.id).ok().and_then(|id| id.parse().ok()).unwrap_or(0)
+        Some(Self { root, mount_point, fs_type, super_options })
     }
 
     /// The directory of the filesystem that is mounted.
@@ -59,11 +52,6 @@ impl<'a> Entry<'a> {
     /// The filesystem's type.
     pub(crate) fn fs_type(&self) -> &'a [u8] {
         self.fs_type
-    }
-
-    /// The options of this mount, such as `ro` and `nosuid`.
-    pub(crate) fn options(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.options.split(|&byte| byte == b',')
     }
 
     /// The options of the filesystem; for cgroup v1 the controllers are among them.
@@ -128,11 +116,9 @@ mod tests {
         for optional in ["", "shared:7 ", "shared:7 master:1 propagate_from:2 "] {
             let line = format!("36 35 98:0 /mnt1 /mnt2 ro,noatime {optional}- ext3 /dev/root rw,a");
             let entry = entry(&line);
-            assert_eq!(entry.id(), 36);
             assert_eq!(entry.root(), Path::new("/mnt1"));
             assert_eq!(entry.mount_point(), Path::new("/mnt2"));
             assert_eq!(entry.fs_type(), b"ext3");
-            assert!(entry.options().eq([&b"ro"[..], b"noatime"]));
             assert!(entry.super_options().eq([&b"rw"[..], b"a"]));
         }
     }
@@ -180,7 +166,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(line in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(entry) = Entry::parse(&line) {
-                let _ = (entry.id(), entry.root(), entry.mount_point());
+                let _ = (entry.root(), entry.mount_point());
             }
         }
 
