@@ -39,7 +39,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a logger may go on writing after SIGTERM. Loggers are written against this number of
 /// containerd's shim, so it is theirs to use up.
-const TERM_TIMEOUT: Duration = Duration::from_secs(12);
+pub(super) const TERM_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// How long the kernel may take to end a killed logger; longer only in uninterruptible sleep.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -168,16 +168,15 @@ impl Logger {
         })
     }
 
-    /// Ends the logger: asks, waits, kills.
-    pub(super) async fn stop(&self) {
+    /// Ends the logger: asks, waits for `patience`, kills.
+    pub(super) async fn stop(&self, patience: Duration) {
         if self.gone.load(Ordering::Relaxed) {
             return;
         }
-        for (signal, patience) in [(Signal::SIGTERM, TERM_TIMEOUT), (Signal::SIGKILL, KILL_TIMEOUT)]
-        {
+        for (signal, wait) in [(Signal::SIGTERM, patience), (Signal::SIGKILL, KILL_TIMEOUT)] {
             // A signal that cannot be sent leaves the wait, which is bounded.
             let _ = self.child.kill(signal);
-            if timeout(patience, self.child.exited()).await.is_ok() {
+            if timeout(wait, self.child.exited()).await.is_ok() {
                 self.gone.store(true, Ordering::Relaxed);
                 return;
             }

@@ -32,8 +32,9 @@ use crate::error::{Error, Result};
 /// wait is none, unless the runtime never sent one.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Room for more descriptors than the one expected, to see (and close) what is too much.
-const MAX_DESCRIPTORS: usize = 4;
+/// Room for as many descriptors as one message can carry (`SCM_MAX_FD`): what does not fit would be
+/// cut off, and what came before the cut would be installed and known to nobody.
+const MAX_DESCRIPTORS: usize = 253;
 
 /// Longest name of the other end of a pty that is read along with it.
 const MAX_NAME: usize = 4096;

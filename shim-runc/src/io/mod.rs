@@ -44,7 +44,7 @@ use tokio::{
 
 pub use self::binary::{ExitFuture, Spawn, Spawned};
 use self::{
-    binary::Logger,
+    binary::{Logger, TERM_TIMEOUT},
     input::{feed_pipe, feed_terminal},
     open::{Input, Opened, Streams},
     output::{Label, Running, Sink, carry},
@@ -245,7 +245,7 @@ impl ProcessIo {
         let _ = timeout(FILE_TIMEOUT, running.wait_for(|count| *count == 0)).await;
         let mut logger = self.logger.lock().await;
         if let Some(logger) = &*logger {
-            logger.stop().await;
+            logger.stop(TERM_TIMEOUT).await;
         }
         *logger = None;
     }

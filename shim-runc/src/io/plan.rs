@@ -60,12 +60,6 @@ impl Plan {
         };
         Ok(Self { stdin, stdout, stderr, logger })
     }
-
-    /// Nothing is read or written: the process gets `/dev/null` three times.
-    #[cfg(test)]
-    fn is_null(&self) -> bool {
-        self.stdin.is_none() && self.stdout == Output::Null && self.stderr == Output::Null
-    }
 }
 
 impl Output {
