@@ -12,6 +12,8 @@ pub(crate) const OWN_MOUNTS: &str = "/proc/thread-self/mountinfo";
 /// One line of the table (proc_pid_mountinfo(5)), still in the kernel's escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
+    id: &'a [u8],
+    parent: &'a [u8],
     root: &'a [u8],
     mount_point: &'a [u8],
     fs_type: &'a [u8],
@@ -22,8 +24,7 @@ impl<'a> Entry<'a> {
     /// Takes a line apart; `None` if it is none of this table.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        // The numbers of the mount, its parent and its device.
-        let (_, _, _) = (fields.next()?, fields.next()?, fields.next()?);
+        let (id, parent, _device) = (fields.next()?, fields.next()?, fields.next()?);
         let (root, mount_point) = (fields.next()?, fields.next()?);
         let _options = fields.next()?;
         // Any number of optional fields ends with a lone dash.
@@ -31,7 +32,13 @@ impl<'a> Entry<'a> {
         let fs_type = fields.next()?;
         let _source = fields.next()?;
         let super_options = fields.next()?;
-        Some(Self { root, mount_point, fs_type, super_options })
+        Some(Self { id, parent, root, mount_point, fs_type, super_options })
+    }
+
+    /// The numbers of this mount and of the one that it is mounted on.
+    pub(crate) fn ids(&self) -> Option<(u64, u64)> {
+        let number = |field| str::from_utf8(field).ok()?.parse().ok();
+        Some((number(self.id)?, number(self.parent)?))
     }
 
     /// The directory of the filesystem that is mounted.
@@ -116,6 +123,7 @@ mod tests {
         for optional in ["", "shared:7 ", "shared:7 master:1 propagate_from:2 "] {
             let line = format!("36 35 98:0 /mnt1 /mnt2 ro,noatime {optional}- ext3 /dev/root rw,a");
             let entry = entry(&line);
+            assert_eq!(entry.ids(), Some((36, 35)));
             assert_eq!(entry.root(), Path::new("/mnt1"));
             assert_eq!(entry.mount_point(), Path::new("/mnt2"));
             assert_eq!(entry.fs_type(), b"ext3");
@@ -166,7 +174,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(line in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(entry) = Entry::parse(&line) {
-                let _ = (entry.root(), entry.mount_point());
+                let _ = (entry.ids(), entry.root(), entry.mount_point());
             }
         }
 

@@ -252,7 +252,7 @@ fn an_overlay_of_sixty_long_layers_is_mounted() {
         let rootfs = rootfs(top);
         let long = |index| marked(top, &format!("{}-{index}/fs{index}", "x".repeat(120)));
         let layers: Vec<_> = (0..60).map(long).collect();
-        let mount = overlay_of(&layers, top, &["nosuid", "nodev", "index=off"]);
+        let mount = overlay_of(&layers, top, &["nosuid", "nodev", "volatile"]);
         assert!(mount.options.iter().map(String::len).sum::<usize>() > 2 * 4096);
         let guard = make_all(&rootfs, &[mount]).unwrap();
         for index in 0..60 {
@@ -261,7 +261,7 @@ fn an_overlay_of_sixty_long_layers_is_mounted() {
         fs::write(rootfs.join("new"), "").unwrap();
         assert!(top.join("upper/new").exists());
         let told = told_of(&rootfs).unwrap();
-        assert!(told.starts_with("rw,nosuid,nodev") && told.contains("index=off"), "{told}");
+        assert!(told.starts_with("rw,nosuid,nodev") && told.contains("volatile"), "{told}");
         drop(guard);
         assert_eq!(mounted_within(&rootfs), 0);
     });

@@ -1,5 +1,6 @@
 //! Taking away everything that is mounted on and below a directory.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,9 +16,8 @@ use crate::error::{Error, Result};
 const BUSY_ATTEMPTS: usize = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often to look again for mounts that others covered. Each look takes a layer of them away,
-/// and nobody mounts deeper than this on purpose.
-const MAX_LOOKS: usize = 16;
+/// How often to look again when mounts came or went while they were being taken away.
+const MAX_LOOKS: usize = 5;
 
 /// Takes away every mount on and below `path`, the deepest first. Nothing mounted there, or nothing
 /// there at all, is no error.
@@ -29,12 +29,11 @@ const MAX_LOOKS: usize = 16;
 pub fn unmount_recursive(path: &Path) -> Result<()> {
     let Some(path) = as_in_table(path)? else { return Ok(()) };
     for _ in 0..MAX_LOOKS {
-        let points =
-            mount_points(&path).map_err(|error| Error::io(format!("read {OWN_MOUNTS}"), error))?;
-        if points.is_empty() {
+        let mounts = Mounts::within(&path)
+            .map_err(|error| Error::io(format!("read {OWN_MOUNTS}"), error))?;
+        if mounts.unmount()? {
             return Ok(());
         }
-        unmount_all(&points)?;
     }
     let still = format!("unmount {}: others mount there all the time", path.display());
     Err(Error::io(still, Errno::EBUSY))
@@ -52,46 +51,78 @@ fn as_in_table(path: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Where something is mounted on or below `path`: each place once, the deepest first.
-fn mount_points(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut points = Vec::new();
-    mountinfo::for_each(Path::new(OWN_MOUNTS), |entry| {
-        if entry.is_within(path) {
-            points.push(entry.mount_point());
-        }
-    })?;
-    points.sort_by_cached_key(|point| std::cmp::Reverse(point.components().count()));
-    points.dedup();
-    Ok(points)
+/// A mount, the mount it is mounted on, and the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Node {
+    id: u64,
+    parent: u64,
+    point: PathBuf,
 }
 
-/// Takes away what is mounted at each of the points; the first error counts.
-fn unmount_all(points: &[PathBuf]) -> Result<()> {
-    let mut first: Option<(&Path, Errno)> = None;
-    for point in points {
-        // What is mounted above a mount that stays can only be busy.
-        if first.is_some_and(|(failed, _)| failed.starts_with(point)) {
-            continue;
-        }
-        if let Err(errno) = unmount_stack(point) {
-            first = first.or(Some((point, errno)));
-        }
-    }
-    match first {
-        Some((point, errno)) => Err(Error::io(format!("unmount {}", point.display()), errno)),
-        None => Ok(()),
-    }
-}
+/// Mounts in the order in which they can be taken away.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounts(Vec<Node>);
 
-/// Takes away all mounts at one point, which lie on top of each other.
-fn unmount_stack(point: &Path) -> Result<(), Errno> {
-    loop {
-        match unmount_one(point) {
-            Ok(()) => {}
-            // No mount is left here; or another one covers the way here, which is next.
-            Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
-            Err(errno) => return Err(errno),
+impl Mounts {
+    /// Those on and below `path`.
+    fn within(path: &Path) -> io::Result<Self> {
+        let mut nodes = Vec::new();
+        mountinfo::for_each(Path::new(OWN_MOUNTS), |entry| {
+            if entry.is_within(path)
+                && let Some((id, parent)) = entry.ids()
+            {
+                nodes.push(Node { id, parent, point: entry.mount_point() });
+            }
+        })?;
+        Ok(Self::ordered(nodes))
+    }
+
+    /// Every mount comes after those that are mounted on it. Of two that are mounted on the same
+    /// one, the higher comes first: it covers the way to the other if that is below it.
+    fn ordered(mut nodes: Vec<Node>) -> Self {
+        // Walked from the bottom of the tree, the last first, and then turned around.
+        nodes.sort_by_cached_key(|node| node.point.components().count());
+        let mut children: HashMap<u64, Vec<Node>> = HashMap::new();
+        let ids: HashSet<u64> = nodes.iter().map(|node| node.id).collect();
+        let mut ahead = Vec::new();
+        for node in nodes {
+            match ids.contains(&node.parent) && node.parent != node.id {
+                true => children.entry(node.parent).or_default().push(node),
+                false => ahead.push(node),
+            }
         }
+        let mut order = Vec::new();
+        while let Some(node) = ahead.pop() {
+            ahead.append(&mut children.remove(&node.id).unwrap_or_default());
+            order.push(node);
+        }
+        order.reverse();
+        Self(order)
+    }
+
+    /// Takes them away; whether nothing is left for sure. The first error counts.
+    fn unmount(&self) -> Result<bool> {
+        let mut nothing_left = true;
+        let mut first = Ok(());
+        // What carries a mount that stays can only be busy.
+        let mut carrying = HashSet::new();
+        for Node { id, parent, point } in &self.0 {
+            if carrying.contains(id) {
+                carrying.insert(*parent);
+                continue;
+            }
+            match unmount_one(point) {
+                Ok(()) => {}
+                // Gone, or covered by one that has come in the meantime.
+                Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR) => nothing_left = false,
+                Err(errno) => {
+                    carrying.insert(*parent);
+                    let failed = || Error::io(format!("unmount {}", point.display()), errno);
+                    first = first.and_then(|()| Err(failed()));
+                }
+            }
+        }
+        first.map(|()| nothing_left)
     }
 }
 
@@ -104,4 +135,47 @@ fn unmount_one(point: &Path) -> Result<(), Errno> {
         }
     }
     umount2(point, MntFlags::UMOUNT_NOFOLLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(id: u64, parent: u64, point: &str) -> Node {
+        Node { id, parent, point: point.into() }
+    }
+
+    fn order(nodes: &[Node]) -> Vec<u64> {
+        Mounts::ordered(nodes.to_vec()).0.iter().map(|node| node.id).collect()
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_mount_comes_before_it() {
+        let nodes =
+            [node(1, 0, "/r"), node(2, 1, "/r/a"), node(3, 2, "/r/a/b"), node(4, 3, "/r/a/b")];
+        assert_eq!(order(&nodes), [4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn what_covers_a_mount_comes_before_it() {
+        // 3 covers all of 1, 4 covers the way to 2.
+        assert_eq!(order(&[node(1, 0, "/r"), node(2, 1, "/r/a"), node(3, 1, "/r")]), [3, 2, 1]);
+        assert_eq!(order(&[node(1, 0, "/r"), node(2, 1, "/r/a/b"), node(4, 1, "/r/a")]), [4, 2, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_table_is_ordered_without_loss(parents in proptest::collection::vec(0_u64..12, 0..12)) {
+            let numbered = parents.iter().zip(1..);
+            let nodes: Vec<_> = numbered.map(|(&parent, id)| node(id, parent.min(id - 1), "/r")).collect();
+            let order = order(&nodes);
+            prop_assert_eq!(order.len(), nodes.len());
+            let place = |id| order.iter().position(|&other| other == id);
+            for Node { id, parent, .. } in &nodes {
+                prop_assert!(*parent == 0 || place(*id) < place(*parent));
+            }
+        }
+    }
 }
