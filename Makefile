@@ -1,7 +1,7 @@
 # containerd's runtime v2 task manager and runc shim, in Rust. `make` alone says what there is to make.
 
 CARGO   ?= cargo
-HOST    := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+HOST     = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 PREFIX  ?= /usr/local
 DESTDIR ?=
 
@@ -9,8 +9,8 @@ DESTDIR ?=
 # shared between all of them. An explicit --target keeps these flags off build scripts and macros, which cannot have them.
 SHIM_RUSTFLAGS ?= -C target-feature=+crt-static -C relocation-model=static
 
-SHIM    := $(CURDIR)/target/$(HOST)/release/containerd-shim-runc-v2
-MANAGER := $(CURDIR)/target/release/containerd-task-manager
+SHIM     = $(CURDIR)/target/$(HOST)/release/containerd-shim-runc-v2
+MANAGER  = $(CURDIR)/target/release/containerd-task-manager
 
 # What tests, demo and benchmarks drive. Set SHIM_RUNC to run them against another shim, the Go one for example.
 export SHIM_RUNC ?= $(SHIM)

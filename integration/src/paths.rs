@@ -139,3 +139,10 @@ fn existing(path: PathBuf, why: &str) -> Result<PathBuf> {
     }
     Err(Failure::new(format!("{} does not exist ({why})", path.display())))
 }
+
+/// Is the shim under test containerd's own? Its known departures from what is promised here are then not tested.
+#[must_use]
+pub fn is_go_shim() -> bool {
+    let output = shim().and_then(|shim| Ok(std::process::Command::new(shim).arg("-v").output()?));
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Go version: go"))
+}

@@ -136,7 +136,11 @@ impl TaskClient {
         envelope.payload = bytes;
         envelope.timeout_nano = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
         envelope.metadata = vec![namespace];
-        let response = self.client.request(envelope).await?;
+        let answer = self.client.request(envelope).await.map_err(CallError::from);
+        let response = answer.map_err(|error| match error {
+            CallError::Client(text) => CallError::Client(format!("{method}: {text}")),
+            other => other,
+        })?;
         R::parse_from_bytes(&response.payload).map_err(|error| CallError::Client(error.to_string()))
     }
 
