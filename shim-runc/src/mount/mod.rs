@@ -15,7 +15,7 @@ mod id_map;
 mod loop_device;
 pub(crate) mod mountinfo;
 #[cfg(test)]
-mod on_this_kernel;
+pub(crate) mod on_this_kernel;
 mod options;
 mod overlay;
 mod syscall;

@@ -1,6 +1,7 @@
 //! Tests with real mounts, each in a mount namespace of its own. They need root.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +14,19 @@ use runtime_proto::errdefs::Code;
 
 use super::*;
 
+/// Says that this machine cannot run a test: to its reader, and to the list that the caller keeps.
+pub(crate) fn skip(why: &str) {
+    println!("skipped: {why}");
+    if let Some(list) = std::env::var_os("SKIPPED") {
+        let mut list = File::options().append(true).create(true).open(list).unwrap();
+        writeln!(list, "{why}").unwrap();
+    }
+}
+
 /// Runs a test in a fresh directory and a mount namespace that ends with it.
 fn apart(test: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: mounting needs root");
-        return;
+        return skip("mounts: not root");
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().canonicalize().unwrap();
@@ -307,11 +316,22 @@ fn other_options_longer_than_a_page_are_refused() {
     });
 }
 
+/// Like [`apart`], where the filesystem of the test can have its ids mapped.
+fn apart_with_ids(test: impl FnOnce(&Path) + Send + 'static) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
+    let mut parts = release.split('.');
+    if (number(parts.next()), number(parts.next())) < (6, 3) {
+        return skip("mapped ids: tmpfs of this kernel has none");
+    }
+    apart(test);
+}
+
 const MAPS: [&str; 2] = ["uidmap=0:1000:500", "gidmap=0:2000:500"];
 
 #[test]
 fn ids_of_a_bind_mount_are_mapped() {
-    apart(|top| {
+    apart_with_ids(|top| {
         let rootfs = rootfs(top);
         let source = marked(top, "source");
         let mounts = [bind(&source, &[&MAPS[..], &["ro", "rslave"]].concat())];
@@ -328,7 +348,7 @@ fn ids_of_a_bind_mount_are_mapped() {
 
 #[test]
 fn ids_of_the_layers_of_an_overlay_are_mapped() {
-    apart(|top| {
+    apart_with_ids(|top| {
         let rootfs = rootfs(top);
         let layers = [marked(top, "layer1"), marked(top, "layer2")];
         let guard = make_all(&rootfs, &[overlay_of(&layers, top, &MAPS)]).unwrap();
@@ -345,7 +365,7 @@ fn ids_of_the_layers_of_an_overlay_are_mapped() {
 
 #[test]
 fn no_process_is_left_of_a_mapping() {
-    apart(|top| {
+    apart_with_ids(|top| {
         let rootfs = rootfs(top);
         let source = marked(top, "source");
         let children = || fs::read_to_string("/proc/thread-self/children").unwrap();
@@ -367,16 +387,14 @@ fn device_at(place: &Path) -> Option<String> {
 fn a_file_is_mounted_by_a_loop_device_that_ends_with_it() {
     apart(|top| {
         if !Path::new("/dev/loop-control").exists() {
-            println!("skipped: no loop devices");
-            return;
+            return skip("loop mount: no loop devices");
         }
         let rootfs = rootfs(top);
         let image = top.join("image");
         File::create(&image).unwrap().set_len(8 << 20).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).spawn();
         let Ok(mut mkfs) = made else {
-            println!("skipped: no mkfs.ext4");
-            return;
+            return skip("loop mount: no mkfs.ext4");
         };
         join(&mut mkfs);
         let guard = make_all(&rootfs, &[mount_of("ext4", &image, &["loop"])]).unwrap();
