@@ -12,12 +12,12 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{SpliceFFlags, splice},
-    poll::PollFlags,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::{read, write},
 };
 use tokio::task::coop::consume_budget;
 
-use super::{pipe::events_now, readiness::Watched, source::Source};
+use super::{readiness::Watched, source::Source};
 
 /// What is copied at once: a write of this size to a fifo is atomic and takes one slot (`PIPE_BUF`).
 pub(super) const COPY_CHUNK: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) enum Failure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Little comes at a time; a full chunk switches to `Splice`.
+    /// Little comes at a time; a full chunk switches to `Bulk`.
     Trickle,
     /// Much comes at a time; less than a chunk switches to `Trickle`.
     Bulk,
@@ -120,8 +120,8 @@ impl Relay {
             Err(Errno::EAGAIN) => blocked_side(source, sink),
             Err(Errno::EINTR) => Step::Moved,
             Err(Errno::EPIPE) => Step::SinkFailed(Errno::EPIPE),
-            // Whatever forbids splice here (a filter, an odd file system) does not forbid copying,
-            // and if it does, the copy tells which side it was.
+            // What forbids splice (a filter, an odd file system) may allow copying; if it does not,
+            // the copy tells which side it was.
             Err(_) => {
                 self.mode = Mode::CopyOnly;
                 Step::Moved
@@ -177,15 +177,20 @@ impl Relay {
     }
 }
 
-/// splice(2) says EAGAIN for an empty source and for a full sink; poll(2) tells which.
+/// splice(2) says EAGAIN for an empty source and for a full sink; poll(2) tells which. Asked later
+/// than the readiness was taken, its answer is never older than what it leads to clear.
 fn blocked_side(source: BorrowedFd<'_>, sink: BorrowedFd<'_>) -> Step {
-    if !events_now(source, PollFlags::POLLIN).intersects(PollFlags::POLLIN | PollFlags::POLLHUP) {
-        return Step::SourceEmpty;
+    let mut fds = [PollFd::new(source, PollFlags::POLLIN), PollFd::new(sink, PollFlags::POLLOUT)];
+    // Retrying is right whatever a failed poll(2) would have said.
+    if poll(&mut fds, PollTimeout::ZERO).is_err() {
+        return Step::Moved;
     }
-    if !events_now(sink, PollFlags::POLLOUT).intersects(PollFlags::POLLOUT | PollFlags::POLLERR) {
-        return Step::SinkFull;
+    // Errors and hang-ups count as ready: the next try meets them.
+    match fds.map(|fd| fd.any().unwrap_or(true)) {
+        [false, _] => Step::SourceEmpty,
+        [true, false] => Step::SinkFull,
+        [true, true] => Step::Moved,
     }
-    Step::Moved
 }
 
 /// Reads a stream to its end for nobody, so that its process is never stopped by a full pipe.

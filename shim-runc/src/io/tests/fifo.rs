@@ -2,6 +2,7 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     os::fd::AsFd as _,
+    sync::Arc,
     time::Duration,
 };
 
@@ -10,7 +11,13 @@ use runtime_proto::errdefs::Code;
 use tokio::task::spawn_blocking;
 
 use super::{
-    super::{ChildEnd, ProcessIo, pipe::events_now},
+    super::{
+        ChildEnd, ProcessIo,
+        input::feed_terminal,
+        lock,
+        open::{Input, Streams},
+        pipe::events_now,
+    },
     client::{
         Client, NoSpawn, apart, open_reader, pattern, process_end, read_all, soon, until,
         write_apart,
@@ -257,12 +264,23 @@ async fn dropping_without_closing_ends_everything() {
 /// The futures run on other people's tasks, and the idle ones are what a container costs.
 #[tokio::test]
 async fn futures_are_send_and_small() {
-    fn assert_send<T: Send>(_: &T) {}
+    fn send_size<T: Send>(future: &T) -> usize {
+        size_of_val(future)
+    }
     let client = Client::with_fifos();
     let (io, _child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
-    assert_send(&io.attach());
-    assert_send(&io.drain(LONG));
-    assert_send(&io.close());
-    assert_send(&ProcessIo::open(&client.request(&NoSpawn)));
-    assert!(size_of::<ProcessIo>() <= 512, "{}", size_of::<ProcessIo>());
+    assert!(send_size(&io) <= 256);
+    assert!(send_size(&io.attach()) <= 1024);
+    assert!(send_size(&io.drain(LONG)) <= 1024);
+    assert!(send_size(&io.close()) <= 1024);
+    assert!(send_size(&ProcessIo::open(&client.request(&NoSpawn))) <= 2048);
+    let opened = lock(&io.opened).take().unwrap();
+    let Streams::Pipes(outputs) = opened.streams else { panic!("not a terminal") };
+    for (stream, source, sink) in outputs {
+        assert!(send_size(&io.carry(stream, source, sink)) <= 1024);
+    }
+    let Input { feed, pipe } = opened.input.unwrap();
+    let label = io.label.stream("stdin");
+    let master = Arc::new(pipe.unwrap());
+    assert!(send_size(&feed_terminal(feed, master, label)) <= 1024);
 }
