@@ -136,6 +136,11 @@ impl TaskClient {
         self.channel.closed().await;
     }
 
+    /// The same, without keeping the connection open.
+    pub(crate) fn when_closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.channel.when_closed()
+    }
+
     /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.channel.is_closed()

@@ -1,13 +1,65 @@
-//! containerd's task manager as a library.
-pub mod error;
-pub mod id;
-pub mod ttrpc;
-pub use error::{Error, Result};
-pub mod address;
+//! containerd's task manager as a library: it starts, finds again and stops shims, and drives
+//! their tasks. A node agent embeds it with its own container records and its own event sink; no
+//! containerd is needed.
+//!
+//! # Parts, from the bottom up
+//!
+//! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
+//! * [`config`]: the surroundings. No path is built in.
+//! * [`ttrpc`]: a connection that knows when it closes; a small server. `address` dials.
+//! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
+//!   and run a shim's executable, `shim_log` reads its log, `stray` finds what it left behind.
+//! * [`client`]: the task service over a connection, and the downgrade from v3 to v2.
+//! * [`shim`]: one shim as one bundle sees it. [`shim_manager`] is the registry: it starts, joins
+//!   and ends shims and knows nothing of tasks.
+//! * [`task`]: what can be done with a task. [`task_manager`] is the registry of those;
+//!   `create`, `delete`, `dead_shim` and `load` are its four long stories.
+//! * [`events`] and [`stores`]: what an embedder gives. [`event_socket`] takes the events of shims
+//!   where there is no containerd to do it.
+//!
+//! # What holds
+//!
+//! * An id has at most one entry, taken before anything is made and free when nothing is left.
+//! * A shim that was started is an entry, or is ended again.
+//! * A task has one exit event and one delete event, whoever publishes them.
+//! * No wait is without a limit; what cleans up has a budget of its own, not the caller's rest.
+//! * Nothing depends on the caller: one that goes away neither stops a deletion nor leaves half a
+//!   creation behind.
+
 pub mod bundle;
 pub mod client;
 pub mod config;
-pub mod runtime_path;
-pub mod shim_binary;
-pub mod shim_log;
-pub mod stray;
+pub mod error;
+pub mod event_socket;
+pub mod events;
+pub mod id;
+pub mod shim;
+pub mod shim_manager;
+pub mod stores;
+pub mod task;
+pub mod task_manager;
+pub mod ttrpc;
+
+mod address;
+mod create;
+mod dead_shim;
+mod delete;
+mod features;
+mod load;
+mod runtime_path;
+mod shim_binary;
+mod shim_log;
+mod socket_file;
+mod stray;
+
+pub use config::{Config, Daemon};
+pub use create::{CreateOptions, Endpoint};
+pub use error::{Error, Result};
+pub use event_socket::EventSocket;
+pub use events::{EventSink, Exchange};
+pub use id::{ContainerId, ExecId, Key, Namespace};
+pub use load::{LoadReport, Loading};
+pub use runtime_proto::errdefs::Code;
+pub use stores::{ContainerStore, MemoryStore, SandboxStore};
+pub use task::{ExecOptions, Exit, ProcessId, ProcessInfo, ProcessState, Stdio, Task};
+pub use task_manager::{Environment, TaskManager};

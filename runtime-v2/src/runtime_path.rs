@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Finds shim binaries.
 #[derive(Debug)]
-pub struct Resolver {
+pub(crate) struct Resolver {
     search: Vec<PathBuf>,
     /// A plain lock: never held over anything slower than a lookup in the map.
     found: Mutex<HashMap<String, PathBuf>>,
@@ -24,7 +24,7 @@ pub struct Resolver {
 
 impl Resolver {
     /// Looks in these directories, in order.
-    pub fn new(search: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(search: Vec<PathBuf>) -> Self {
         Self { search, found: Mutex::default() }
     }
 
@@ -32,7 +32,7 @@ impl Resolver {
     ///
     /// # Errors
     /// `InvalidArgument` for a malformed name, `NotFound` if there is no such binary.
-    pub fn resolve(&self, runtime: &str) -> Result<PathBuf> {
+    pub(crate) fn resolve(&self, runtime: &str) -> Result<PathBuf> {
         if Path::new(runtime).is_absolute() {
             return if is_executable(Path::new(runtime)) {
                 Ok(runtime.into())

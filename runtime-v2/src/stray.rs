@@ -10,7 +10,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     os::unix::ffi::OsStrExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -19,38 +19,64 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{bundle::Bundle, error::Result};
+use crate::{bundle::Bundle, error::Result, socket_file};
 
 /// A killed process needs a moment to be gone from /proc; fifty of these are one second, after
 /// which it is stuck in the kernel and nothing helps.
 const GONE_PAUSE: Duration = Duration::from_millis(20);
 const GONE_TRIES: u32 = 50;
 
-/// Kills the shim that was started in this bundle, if there is one; returns how many processes
-/// that were.
+/// Kills the shim that was started in this bundle, if there is one, and removes the sockets it
+/// listened on; returns how many processes that were.
 ///
 /// # Errors
 /// When the search was cut off.
 pub(crate) async fn kill_shim_of(bundle: &Bundle, binary: Option<&Path>) -> Result<usize> {
     let binary = binary.map(Path::to_path_buf);
-    bundle
-        .blocking(move |bundle| {
-            let mut killed = 0;
-            for _ in 0..GONE_TRIES {
-                let found = find(bundle, binary.as_deref());
-                if found.is_empty() {
-                    break;
-                }
-                killed = killed.max(found.len());
-                for pid in found {
-                    // Gone already, or not ours to kill; the next round tells.
-                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-                }
-                std::thread::sleep(GONE_PAUSE);
-            }
-            Ok(killed)
-        })
-        .await
+    let (killed, sockets) =
+        bundle.blocking(move |bundle| Ok(kill_all(bundle, binary.as_deref()))).await?;
+    for socket in sockets {
+        socket_file::remove_if_dead(&socket).await;
+    }
+    Ok(killed)
+}
+
+/// Kills until nothing is found any more; tells how many and where they listened.
+fn kill_all(bundle: &Bundle, binary: Option<&Path>) -> (usize, HashSet<PathBuf>) {
+    let (mut killed, mut sockets) = (0, HashSet::new());
+    for _ in 0..GONE_TRIES {
+        let found = find(bundle, binary);
+        if found.is_empty() {
+            break;
+        }
+        killed = killed.max(found.len());
+        for pid in found {
+            sockets.extend(sockets_of(pid));
+            // Gone already, or not ours to kill; the next round tells.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        std::thread::sleep(GONE_PAUSE);
+    }
+    (killed, sockets)
+}
+
+/// Files of the sockets that a process holds, by the inodes of its descriptors.
+fn sockets_of(pid: i32) -> Vec<PathBuf> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let inode = |target: PathBuf| {
+        let name = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some(name.to_owned())
+    };
+    let inodes: HashSet<String> =
+        fds.flatten().filter_map(|fd| inode(fs::read_link(fd.path()).ok()?)).collect();
+    let Ok(table) = fs::read_to_string(format!("/proc/{pid}/net/unix")) else { return Vec::new() };
+    // Num RefCount Protocol Flags Type St Inode Path
+    let path = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(6);
+        let held = inodes.contains(fields.next()?);
+        fields.next().filter(|path| held && path.starts_with('/')).map(PathBuf::from)
+    };
+    table.lines().filter_map(path).collect()
 }
 
 fn find(bundle: &Bundle, binary: Option<&Path>) -> HashSet<i32> {

@@ -124,11 +124,6 @@ impl Bundle {
             Err(error) => Err(Error::io(format!("make fifo {}", path.display()), error)),
         }
     }
-
-    /// Whether there is nothing in the directory, or no telling what is.
-    pub(crate) fn is_empty(&self) -> bool {
-        fs::read_dir(self.path()).is_ok_and(|mut entries| entries.next().is_none())
-    }
 }
 
 /// Writes a file nobody reads yet.

@@ -138,9 +138,16 @@ impl Connection {
 
     /// Returns when the connection is closed, by whichever side.
     pub async fn closed(&self) {
+        self.when_closed().await;
+    }
+
+    /// The same, in a form that does not keep the connection open.
+    pub fn when_closed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut state = self.state.clone();
-        // An error means that the driver is gone, which is closed as well.
-        let _ = state.wait_for(|state| *state == State::Closed).await;
+        async move {
+            // An error means that the driver is gone, which is closed as well.
+            let _ = state.wait_for(|state| *state == State::Closed).await;
+        }
     }
 
     /// Whether the connection is closed.

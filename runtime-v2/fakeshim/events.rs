@@ -1,0 +1,40 @@
+//! Events, sent before the call that caused them is answered, so that a test need not wait.
+
+use std::time::Duration;
+
+use protobuf::Message;
+use runtime_proto::{
+    bootstrap::ENV_TTRPC_ADDRESS, events::ForwardRequest, events::SERVICE, topics::Event,
+};
+use runtime_v2::{Namespace, events::envelope, ttrpc::Connection};
+use tokio::{net::UnixStream, sync::OnceCell};
+
+/// Only a hang meets it.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Publisher {
+    namespace: String,
+    connection: OnceCell<Connection>,
+}
+
+impl Publisher {
+    pub(crate) fn new(namespace: String) -> Self {
+        Self { namespace, connection: OnceCell::new() }
+    }
+
+    /// Best effort: many tests have nobody who listens.
+    pub(crate) async fn publish<E: Event>(&self, event: &E) {
+        let Ok(namespace) = Namespace::new(self.namespace.as_str()) else { return };
+        let Ok(connection) = self.connection.get_or_try_init(connect).await else { return };
+        let Ok(envelope) = envelope(&namespace, event) else { return };
+        let mut request = ForwardRequest::new();
+        request.envelope = Some(envelope).into();
+        let Ok(payload) = request.write_to_bytes() else { return };
+        let _ = connection.call(SERVICE, "Forward", payload, Some(FORWARD_TIMEOUT)).await;
+    }
+}
+
+async fn connect() -> std::io::Result<Connection> {
+    let address = std::env::var(ENV_TTRPC_ADDRESS).unwrap_or_default();
+    Ok(Connection::new(UnixStream::connect(address).await?, Vec::new()))
+}

@@ -1,0 +1,120 @@
+//! Second stage: there is a shim, and the task is asked for.
+
+use std::{sync::Arc, time::Duration};
+
+use runtime_proto::task::{CreateTaskRequest, CreateTaskResponse, DeleteRequest, DeleteResponse};
+
+use super::{
+    Caller, CreateOptions,
+    bundled::{Bundled, remove},
+    gone,
+};
+use crate::{
+    dead_shim,
+    error::{Error, Result},
+    shim::{Origin, Shim},
+    shim_manager::Reservation,
+    task::{Entry, Task},
+    task_manager::Inner,
+};
+
+/// An OCI runtime that creates a container runs its hooks, which set up networks; the most
+/// patient callers, kubelets, give up before this.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// For a create that the caller gave up on. Once it has ended, either way, its remains can be
+/// removed in order; cutting it off leaves half a container to be found by force.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// containerd's own budget for each step behind a failed create.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A shim that answers, and perhaps a container.
+pub(super) struct Launched {
+    inner: Arc<Inner>,
+    reservation: Reservation,
+    options: CreateOptions,
+    shim: Shim,
+}
+
+impl Launched {
+    pub(super) fn new(bundled: Bundled, shim: Shim) -> Self {
+        let Bundled { inner, reservation, options, .. } = bundled;
+        Self { inner, reservation, options, shim }
+    }
+
+    /// Asks for the task, and enters it.
+    pub(super) async fn create(mut self, caller: &mut Caller) -> Result<Task> {
+        let request = self.request();
+        let asked = {
+            let asking = self.shim.first_call("Create", &request, Some(CREATE_TIMEOUT));
+            tokio::pin!(asking);
+            tokio::select! {
+                asked = &mut asking => asked,
+                () = caller.reply.closed() => {
+                    let _ = tokio::time::timeout(SETTLE_TIMEOUT, asking).await;
+                    Err(gone(self.shim.key()))
+                }
+            }
+        };
+        match asked {
+            Ok(answer) => Ok(self.commit(&answer)),
+            Err(error) => {
+                let error = error.within("failed to create shim task");
+                Err(self.undo(error).await)
+            }
+        }
+    }
+
+    fn request(&mut self) -> CreateTaskRequest {
+        let options = self.options.options().cloned();
+        let given = std::mem::take(&mut self.options);
+        let mut request = CreateTaskRequest::new();
+        request.id = self.shim.key().id.to_string();
+        request.bundle = self.shim.bundle().path().display().to_string();
+        request.rootfs = given.rootfs;
+        request.terminal = given.stdio.terminal;
+        (request.stdin, request.stdout, request.stderr) =
+            (given.stdio.stdin, given.stdio.stdout, given.stdio.stderr);
+        request.checkpoint = given.checkpoint;
+        request.options = options.into();
+        request
+    }
+
+    /// The pid is that of this answer: no further call is needed for it.
+    fn commit(self, answer: &CreateTaskResponse) -> Task {
+        let shim = Arc::new(self.shim);
+        let entry = Entry::new(Arc::clone(&shim), answer.pid);
+        // The shim first: a clean-up that starts at once must find both entries.
+        self.reservation.commit(shim);
+        self.inner.enter(&entry);
+        Task::new(entry)
+    }
+
+    /// Undoes both stages. Nothing is assumed about how far the shim came.
+    async fn undo(self, error: Error) -> Error {
+        let Self { inner, reservation, shim, .. } = self;
+        let mut request = DeleteRequest::new();
+        request.id = shim.key().id.to_string();
+        let deleted: Result<DeleteResponse> =
+            shim.call("Delete", &request, Some(UNDO_TIMEOUT)).await;
+        inner.shims.shut_down(&shim).await;
+        if deleted.is_err() {
+            end_remains(&inner, &shim).await;
+        }
+        remove(shim.bundle()).await;
+        drop(reservation);
+        error
+    }
+}
+
+/// Ends what a shim did not say it has ended.
+async fn end_remains(inner: &Inner, shim: &Shim) {
+    if shim.origin() == Origin::Started && inner.shims.is_alone(shim) {
+        // Ended by request as it may be, a call of the OCI runtime can live on in its name.
+        shim.force_end().await;
+    }
+    if let Some(path) = shim.binary() {
+        dead_shim::run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
+    }
+}

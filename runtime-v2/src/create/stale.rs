@@ -1,0 +1,93 @@
+//! A directory is in the way of a new bundle.
+//!
+//! The id is not taken in this manager, so the directory is what an interrupted deletion, a crash
+//! or somebody else has left. It is removed only if it is proved that no container lives in it:
+//! its shim is dead, or says itself that it knows no such task.
+
+use std::{path::Path, time::Duration};
+
+use runtime_proto::{
+    errdefs::Code,
+    task::{ConnectRequest, ConnectResponse},
+};
+
+use crate::{
+    bundle::{Bundle, Located},
+    client::TaskClient,
+    dead_shim,
+    error::{Error, Result},
+    id::Key,
+    shim::{Origin, Parts, Shim},
+    task::{ProcessId, state},
+    task_manager::Inner,
+};
+
+/// A live shim answers from memory; one that does not answer cannot be proved dead.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Removes a stale directory.
+///
+/// # Errors
+/// `AlreadyExists`, with nothing touched, if a shim lives there, or may.
+pub(super) async fn heal(inner: &Inner, key: &Key, binary: &Path) -> Result<()> {
+    let bundle = Bundle::at(inner.shims.config(), key.clone());
+    let located = bundle.blocking(|bundle| Ok(bundle.located())).await?;
+    let (namespace, id) = (&key.namespace, &key.id);
+    tracing::warn!(%namespace, %id, ?located, "a directory is in the way of a new task");
+    let location = match located {
+        Located::At(location) | Located::AtLegacy(location) => Some(location),
+        Located::Nowhere | Located::Garbled(_) => None,
+    };
+    if let Some(location) = &location {
+        match TaskClient::connect(location, &key.namespace, PROOF_TIMEOUT).await {
+            Ok(client) => {
+                let shim = Shim::new(Parts {
+                    bundle: bundle.clone(),
+                    location: location.clone(),
+                    client,
+                    binary: None,
+                    origin: Origin::Joined,
+                    log: None,
+                });
+                let forgotten = prove_forgotten(&shim).await;
+                shim.close().await;
+                forgotten?;
+            }
+            Err(error) if matches!(error.kind(), Code::NotFound | Code::Unavailable) => {}
+            Err(error) => return Err(in_use(key, &error)),
+        }
+    }
+    let noted = bundle.binary_path().filter(|path| path.exists());
+    let binary = noted.as_deref().unwrap_or(binary);
+    inner.shims.abandon(&bundle, Some(binary), location.as_ref()).await;
+    dead_shim::run_delete(inner, &inner.shims.binary(binary), &bundle, None).await;
+    bundle
+        .blocking(Bundle::remove)
+        .await
+        .map_err(|error| error.within(format!("remove the stale bundle of {key}")))
+}
+
+/// Succeeds if the shim says that there is no such task.
+async fn prove_forgotten(shim: &Shim) -> Result<()> {
+    let mut request = ConnectRequest::new();
+    request.id = shim.key().id.to_string();
+    // Finds out the version; the answer itself proves nothing, some shims give it for any id.
+    let _: Result<ConnectResponse> =
+        shim.first_call("Connect", &request, Some(PROOF_TIMEOUT)).await;
+    match state(shim, &ProcessId::Init, PROOF_TIMEOUT).await {
+        Err(error) if error.kind() == Code::NotFound => Ok(()),
+        Err(error) => Err(in_use(shim.key(), &error)),
+        Ok(state) => {
+            let found = format!("its shim has a task of it with pid {}", state.pid);
+            Err(Error::new(
+                Code::AlreadyExists,
+                format!("task {} already exists: {found}", shim.key()),
+            ))
+        }
+    }
+}
+
+fn in_use(key: &Key, error: &Error) -> Error {
+    let text = format!("task {key} already exists: its shim cannot be proved dead: {error}");
+    Error::new(Code::AlreadyExists, text)
+}

@@ -1,0 +1,155 @@
+//! A shim is lost: ending its container, and saying so in its place, once.
+//!
+//! Every task watches the connection of its own shim entry. When a process that serves many
+//! containers dies, all their connections break, and each container is cleaned up on its own.
+
+use std::sync::{Arc, Weak};
+
+use runtime_proto::{
+    events::{TaskDelete, TaskExit},
+    topics::Event,
+    types::Timestamp,
+};
+
+use crate::{
+    bundle::Bundle,
+    error::Result,
+    events,
+    id::Key,
+    shim_binary::ShimBinary,
+    task::{Entry, Exit, exit},
+    task_manager::Inner,
+};
+
+/// Exit status of a container whose end nobody saw (containerd's `UnknownExitStatus`).
+const UNKNOWN: u32 = 255;
+
+/// What a Go shim's `delete` says when there is no pid file: -1 as it comes out of 32 bits.
+const NO_PID: u32 = u32::MAX;
+
+/// Watches the connection of a task's shim until it breaks or the task is gone. The watcher
+/// keeps neither manager nor task alive.
+pub(crate) fn watch(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let closed = entry.shim.client().when_closed();
+    let (inner, entry): (Weak<Inner>, Weak<Entry>) = (Arc::downgrade(inner), Arc::downgrade(entry));
+    tokio::spawn(async move {
+        closed.await;
+        if let (Some(inner), Some(entry)) = (inner.upgrade(), entry.upgrade()) {
+            lost(&inner, &entry).await;
+        }
+    });
+}
+
+async fn lost(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let work = inner.work();
+    let _work = work.read().await;
+    let _turn = entry.turn.lock().await;
+    // A deletion that is under way, or done, has closed the connection itself.
+    if inner.is_current(entry) && entry.deleted().is_none() {
+        let (namespace, id) = (&entry.shim.key().namespace, &entry.shim.key().id);
+        tracing::warn!(%namespace, %id, pid = entry.pid(), "shim disconnected, cleaning up");
+        clean_up(inner, entry).await;
+    }
+}
+
+/// Ends what is left of a task whose shim is dead, publishes its exit and its deletion, and
+/// forgets it. The caller holds the task's turn.
+pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
+    let shim = &entry.shim;
+    shim.close().await;
+    if inner.shims.is_alone(shim) {
+        // It may have closed the connection and still be there.
+        shim.force_end().await;
+    }
+    let found = binary_delete(inner, entry).await;
+    let published = entry.published();
+    remove_bundle(shim.bundle()).await;
+    let exit_is_out = published.is_some();
+    let exit = published.unwrap_or(found);
+    publish(inner, shim.key(), &exit, exit_is_out).await;
+    entry.end(exit.clone());
+    inner.forget(entry);
+    exit
+}
+
+/// Runs the shim's binary for `delete`, and makes an exit of what it says.
+pub(crate) async fn binary_delete(inner: &Inner, entry: &Entry) -> Exit {
+    let shim = &entry.shim;
+    let known = (entry.pid() != 0).then_some(entry.pid());
+    match shim.binary() {
+        Some(path) => run_delete(inner, &inner.shims.binary(path), shim.bundle(), known).await,
+        None => unknown_exit(known),
+    }
+}
+
+/// Runs `delete` in a bundle. The pid is the one that is known, or the one that `delete` found.
+pub(crate) async fn run_delete(
+    inner: &Inner,
+    binary: &ShimBinary<'_>,
+    bundle: &Bundle,
+    known: Option<u32>,
+) -> Exit {
+    let key = bundle.key();
+    let known = known.or_else(|| bundle.init_pid());
+    let _turn = inner.shims.cleaner().await;
+    match binary.delete(key, bundle.path()).await {
+        Ok(answer) => {
+            let mut exit = exit(answer);
+            if let Some(pid) = known {
+                exit.pid = pid;
+            } else if exit.pid == NO_PID {
+                exit.pid = 0;
+            }
+            if exit.at.is_none() {
+                exit.at = Some(Timestamp::now());
+            }
+            exit
+        }
+        Err(error) => {
+            tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "clean-up by the shim binary failed");
+            unknown_exit(known)
+        }
+    }
+}
+
+pub(crate) fn unknown_exit(pid: Option<u32>) -> Exit {
+    Exit { pid: pid.unwrap_or(0), status: UNKNOWN, at: Some(Timestamp::now()) }
+}
+
+/// Removes the bundle of a lost task. If that fails, the next start meets a bundle that no shim
+/// belongs to any more, and tries again.
+pub(crate) async fn remove_bundle(bundle: &Bundle) {
+    let removed = bundle.blocking(|bundle| {
+        bundle.forget_shim();
+        bundle.remove()
+    });
+    if let Err(error) = removed.await {
+        tracing::error!(namespace = %bundle.key().namespace, id = %bundle.key().id, %error, "a bundle stays");
+    }
+}
+
+/// Publishes the exit of a lost task, unless its shim had done so, and its deletion.
+pub(crate) async fn publish(inner: &Inner, key: &Key, exit: &Exit, exit_is_out: bool) {
+    if !exit_is_out {
+        let mut event = TaskExit::new();
+        (event.container_id, event.id) = (key.id.to_string(), key.id.to_string());
+        (event.pid, event.exit_status) = (exit.pid, exit.status);
+        event.exited_at = exit.at.clone().into();
+        send(inner, key, &event).await;
+    }
+    let mut event = TaskDelete::new();
+    event.container_id = key.id.to_string();
+    (event.pid, event.exit_status) = (exit.pid, exit.status);
+    event.exited_at = exit.at.clone().into();
+    send(inner, key, &event).await;
+}
+
+async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) {
+    let sent: Result<()> = match events::envelope(&key.namespace, event) {
+        Ok(envelope) => inner.environment.events.publish(envelope).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = sent {
+        tracing::error!(namespace = %key.namespace, id = %key.id, topic = E::TOPIC, %error, "an event is lost");
+    }
+}

@@ -1,0 +1,82 @@
+//! Deleting a task, from whichever point an earlier attempt came to.
+//!
+//! ```text
+//!   Task.Delete ok ------> noted --> Shutdown, close --> bundle removed --> forgotten: the exit
+//!     | not found --> binary delete --> noted --> ... the same ...              : NotFound
+//!     | closed ------> the shim is dead: its clean-up                           : the exit
+//!     | other -------> nothing has changed                                      : that error
+//! ```
+//! `Shutdown` goes to the shim after every deletion, whatever pod the container was in: a shim of
+//! many containers ignores it until the last, and one of a single container needs it.
+
+use std::{sync::Arc, time::Duration};
+
+use runtime_proto::{
+    errdefs::Code,
+    task::{DeleteRequest, DeleteResponse},
+};
+
+use crate::{
+    bundle::Bundle,
+    dead_shim,
+    error::{Error, Result},
+    task::{Entry, Exit, exit},
+    task_manager::Inner,
+};
+
+/// A shim first drains the container's output (10 s), then runs the OCI runtime, then unmounts,
+/// which under heavy disk load has been seen to take minutes.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Deletes a task. Callers of the same task take turns.
+pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exit> {
+    let key = entry.shim.key();
+    let _turn = entry.turn.lock().await;
+    if !inner.is_current(entry) {
+        return Err(Error::new(Code::NotFound, format!("task {key} not found")));
+    }
+    if let Some(exit) = entry.deleted() {
+        return finish(inner, entry, exit).await;
+    }
+    let mut request = DeleteRequest::new();
+    request.id = key.id.to_string();
+    let asked: Result<DeleteResponse> =
+        entry.shim.call("Delete", &request, Some(DELETE_TIMEOUT)).await;
+    match asked {
+        Ok(answer) => {
+            let exit = exit(answer);
+            entry.note_deleted(exit.clone());
+            finish(inner, entry, exit).await
+        }
+        Err(error) if error.is_closed() => Ok(dead_shim::clean_up(inner, entry).await),
+        Err(error) if error.kind() == Code::NotFound => {
+            // The shim says there is nothing; the OCI runtime may still know something.
+            let exit = dead_shim::binary_delete(inner, entry).await;
+            entry.note_deleted(exit.clone());
+            finish(inner, entry, exit).await?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What follows the end of the container. If the bundle cannot go, the task stays noted as
+/// deleted, and the next call comes here again.
+async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Exit> {
+    let shim = &entry.shim;
+    if !shim.is_ending() {
+        inner.shims.shut_down(shim).await;
+    }
+    shim.bundle()
+        .blocking(|bundle| {
+            bundle.forget_shim();
+            Bundle::remove(bundle)
+        })
+        .await
+        .map_err(|error| error.within(format!("delete task {}", shim.key())))?;
+    entry.end(exit.clone());
+    inner.forget(entry);
+    let (namespace, id) = (&shim.key().namespace, &shim.key().id);
+    tracing::info!(%namespace, %id, pid = exit.pid, status = exit.status, "task deleted");
+    Ok(exit)
+}

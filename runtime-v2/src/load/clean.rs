@@ -1,0 +1,69 @@
+//! Cleaning up behind what was lost while no manager looked.
+
+use std::{sync::Arc, time::Duration};
+
+use runtime_proto::task::{DeleteRequest, DeleteResponse};
+
+use super::examine::{Dead, Lost};
+use crate::{
+    bundle::Bundle, dead_shim, error::Result, id::Key, shim::Shim, shim_manager::Reservation,
+    task_manager::Inner,
+};
+
+/// containerd's own budget for ending a leaked shim's task.
+const REAP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Cleans up behind one bundle; its id is free when that is done.
+pub(super) async fn clean(inner: &Arc<Inner>, reservation: Reservation, lost: Lost) {
+    match lost {
+        Lost::Leaked(shim) => reap(inner, &shim).await,
+        Lost::Dead(dead) => bury(inner, &dead).await,
+    }
+    drop(reservation);
+}
+
+/// Ends a shim that has no task. There is no event: nothing ever ran, or its end was told.
+async fn reap(inner: &Inner, shim: &Shim) {
+    tracing::info!(key = %shim.key(), "ending a shim without a task");
+    let mut request = DeleteRequest::new();
+    request.id = shim.key().id.to_string();
+    // Not found, as a rule; asked all the same, for one that is half made.
+    let _: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
+    inner.shims.shut_down(shim).await;
+    dead_shim::remove_bundle(shim.bundle()).await;
+}
+
+/// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
+/// pid of its init is known, from the bundle or from `delete`.
+async fn bury(inner: &Inner, dead: &Dead) {
+    let Dead { bundle, binary, location, had_task } = dead;
+    // A shim that does not answer may still be there.
+    inner.shims.abandon_silently(bundle, binary.as_deref(), location.as_ref()).await;
+    let pid = bundle.blocking(|bundle| Ok(bundle.init_pid())).await.unwrap_or_default();
+    let exit = match binary {
+        Some(path) => {
+            let binary = inner.shims.binary(path);
+            dead_shim::run_delete(inner, &binary, bundle, pid).await
+        }
+        None => dead_shim::unknown_exit(pid),
+    };
+    dead_shim::remove_bundle(bundle).await;
+    if *had_task && exit.pid != 0 {
+        dead_shim::publish(inner, bundle.key(), &exit, false).await;
+    }
+}
+
+/// Removes work directories whose bundle has vanished, as all do at a reboot.
+pub(super) async fn remove_work(inner: &Arc<Inner>, keys: Vec<Key>) {
+    for key in keys {
+        // Somebody may be creating a task of this id right now.
+        let Ok(reservation) = inner.shims.reserve(&key) else { continue };
+        let bundle = Bundle::at(inner.shims.config(), key);
+        let removed = bundle
+            .blocking(|bundle| if bundle.path().exists() { Ok(()) } else { bundle.remove_work() });
+        if let Err(error) = removed.await {
+            tracing::warn!(key = %bundle.key(), %error, "a work directory stays");
+        }
+        drop(reservation);
+    }
+}

@@ -1,0 +1,162 @@
+//! What one bundle is: a live task, a shim without one, or what a dead shim has left.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use runtime_proto::{
+    bootstrap::Bootstrap,
+    errdefs::Code,
+    task::{ConnectRequest, ConnectResponse},
+};
+use tokio::time::timeout;
+
+use crate::{
+    bundle::{Bundle, Located},
+    client::TaskClient,
+    error::{Error, Result},
+    id::Key,
+    shim::{Origin, Parts, Shim},
+    shim_log::ShimLog,
+    task::{Entry, ProcessId, pids, state},
+    task_manager::Inner,
+};
+
+/// For everything about one bundle together: containerd's own `io.containerd.timeout.shim.load`.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What was found.
+pub(super) enum Examined {
+    /// A task that goes on.
+    Live(Arc<Entry>),
+    /// Something to clean up.
+    Lost(Lost),
+    /// The records that would tell cannot be read; a bundle is not removed on a guess.
+    Unknown(Error),
+}
+
+/// Something to clean up.
+pub(super) enum Lost {
+    /// A shim that has no task.
+    Leaked(Shim),
+    /// No shim, or none that answers.
+    Dead(Dead),
+}
+
+/// What a dead shim has left.
+pub(super) struct Dead {
+    pub(super) bundle: Bundle,
+    /// What to run for `delete`, if that is known and there.
+    pub(super) binary: Option<PathBuf>,
+    /// Where the shim was, if that was readable.
+    pub(super) location: Option<Bootstrap>,
+    /// Whether there can have been a task: a bundle that no shim was ever noted in had none.
+    pub(super) had_task: bool,
+}
+
+/// Looks at a bundle.
+pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
+    let bundle = Bundle::at(inner.shims.config(), key.clone());
+    let read = bundle.blocking(|bundle| Ok((bundle.located(), bundle.binary_path()))).await;
+    let (located, noted) = match read {
+        Ok(read) => read,
+        Err(error) => return Examined::Unknown(error),
+    };
+    let binary = match binary(inner, key, noted).await {
+        Ok(binary) => binary,
+        Err(error) => return Examined::Unknown(error),
+    };
+    let dead = |location, had_task| {
+        let bundle = bundle.clone();
+        Examined::Lost(Lost::Dead(Dead { bundle, binary: binary.clone(), location, had_task }))
+    };
+    let location = match located {
+        Located::Nowhere => return dead(None, false),
+        Located::Garbled(why) => {
+            tracing::warn!(namespace = %key.namespace, id = %key.id, why, "unreadable bundle");
+            return dead(None, true);
+        }
+        Located::At(location) => location,
+        Located::AtLegacy(location) => {
+            let migrated = location.clone();
+            if let Err(error) = bundle.blocking(move |b| b.write_bootstrap(&migrated)).await {
+                tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "address not migrated");
+            }
+            location
+        }
+    };
+    let connecting = connect(inner, &bundle, binary.clone(), location.clone());
+    let failure = match timeout(LOAD_TIMEOUT, connecting).await {
+        Ok(Ok(examined)) => return examined,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {LOAD_TIMEOUT:?}"),
+    };
+    tracing::warn!(namespace = %key.namespace, id = %key.id, failure, "shim is dead");
+    dead(Some(location), true)
+}
+
+/// The shim's binary: what the bundle says, else what the container's record says. A binary that
+/// has gone does not matter as long as the shim lives.
+async fn binary(inner: &Inner, key: &Key, noted: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    if let Some(noted) = noted {
+        return Ok(Some(noted).filter(|path| path.exists()));
+    }
+    let recorded = inner.environment.containers.runtime(key).await?;
+    Ok(recorded.and_then(|runtime| inner.shims.resolve(&runtime).ok()))
+}
+
+async fn connect(
+    inner: &Arc<Inner>,
+    bundle: &Bundle,
+    binary: Option<PathBuf>,
+    location: Bootstrap,
+) -> Result<Examined> {
+    let key = bundle.key();
+    let client = TaskClient::connect(&location, &key.namespace, LOAD_TIMEOUT).await?;
+    let joined = bundle.blocking(|bundle| Ok(bundle.sandbox().is_some())).await?;
+    let log = if joined {
+        None
+    } else {
+        Some(ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?)
+    };
+    let origin = if joined { Origin::Joined } else { Origin::Started };
+    let bundle = bundle.clone();
+    let shim = Shim::new(Parts { bundle, location, client, binary, origin, log });
+    let mut request = ConnectRequest::new();
+    request.id = key.id.to_string();
+    let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
+    let task = find_task(&shim).await?;
+    if task.is_none() && !is_sandbox(inner, shim.key()).await {
+        return Ok(Examined::Lost(Lost::Leaked(shim)));
+    }
+    let pid = task.filter(|pid| *pid != 0).unwrap_or(answer.task_pid);
+    Ok(Examined::Live(Entry::new(Arc::new(shim), pid)))
+}
+
+/// Init's pid if the shim has the task.
+///
+/// `State` answers from memory, also for a task that has ended in the meantime and waits to be
+/// deleted. `Connect` does not tell: Go's shim answers it for any id. Only where `State` leaves a
+/// doubt is the OCI runtime asked, by `Pids`: without any process there is no task, and an answer
+/// that is neither leaves the task in place.
+async fn find_task(shim: &Shim) -> Result<Option<u32>> {
+    match state(shim, &ProcessId::Init, LOAD_TIMEOUT).await {
+        Ok(state) if state.pid != 0 || state.exit.is_some() => return Ok(Some(state.pid)),
+        Err(error) if matches!(error.kind(), Code::DeadlineExceeded | Code::Unavailable) => {
+            return Err(error);
+        }
+        Ok(_) | Err(_) => {}
+    }
+    match pids(shim, LOAD_TIMEOUT).await {
+        Ok(processes) => Ok(processes.first().map(|_| 0)),
+        Err(error) if error.is_closed() => Err(error),
+        Err(error) if error.kind() == Code::NotFound => Ok(None),
+        Err(_) => Ok(Some(0)),
+    }
+}
+
+/// Whether a shim may be without a task. Records that cannot be read speak for it.
+async fn is_sandbox(inner: &Inner, key: &Key) -> bool {
+    inner.environment.sandboxes.contains(key).await.unwrap_or_else(|error| {
+        tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "taken for a sandbox");
+        true
+    })
+}

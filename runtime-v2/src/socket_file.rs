@@ -1,0 +1,75 @@
+//! Removing the socket of a shim that ended without doing so.
+
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
+
+use crate::address;
+
+/// A socket that accepts is alive; one that does not answer at all is not ours to judge.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Removes the socket file of a shim's address, if it has one and nobody listens on it.
+pub(crate) async fn remove_if_unused(address: &str) {
+    if let Some(path) = address::socket_file(address) {
+        remove_if_dead(&path).await;
+    }
+}
+
+/// Removes a socket file if nobody listens on it.
+///
+/// The next container of a group may bind the same name at any moment. So the file is moved aside
+/// first, and removed only if what was moved is what refused the connection.
+pub(crate) async fn remove_if_dead(path: &Path) {
+    let Some(inode) = inode(path) else { return };
+    let probe = tokio::time::timeout(PROBE_TIMEOUT, tokio::net::UnixStream::connect(path)).await;
+    let refused =
+        matches!(probe, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused);
+    if refused && let Err(error) = remove_exactly(path, inode) {
+        tracing::debug!(path = %path.display(), %error, "a dead socket stays");
+    }
+}
+
+fn remove_exactly(path: &Path, wanted: u64) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".dead");
+    let aside = path.with_file_name(name);
+    fs::rename(path, &aside)?;
+    if inode(&aside) == Some(wanted) {
+        return fs::remove_file(&aside);
+    }
+    // Somebody has bound the name in between: give it back, unless it was taken once more.
+    fs::hard_link(&aside, path)?;
+    fs::remove_file(&aside)
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    path.symlink_metadata().ok().map(|meta| meta.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_socket_nobody_listens_on_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        remove_if_dead(&path).await;
+        assert!(path.exists());
+        drop(listener);
+        remove_if_dead(&path).await;
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        remove_if_dead(&path).await;
+    }
+
+    #[test]
+    fn a_name_that_was_bound_anew_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _listener = UnixListener::bind(&path).unwrap();
+        remove_exactly(&path, 0).unwrap();
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+    }
+}

@@ -1,0 +1,234 @@
+//! Tasks on top of shims: create, find, list, delete.
+//!
+//! What changes the host runs in a task of its own: a caller that goes away, by a deadline or a
+//! broken connection, changes nothing about a deletion, and makes a creation undo itself.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use runtime_proto::{
+    any,
+    errdefs::Code,
+    events::{Envelope, TaskExit},
+    topics::Event,
+};
+use tokio::sync::{RwLock, oneshot};
+
+use crate::{
+    config::Config,
+    create::{self, CreateOptions},
+    dead_shim, delete,
+    error::{Error, Result},
+    events::EventSink,
+    id::{Key, Namespace},
+    load::{self, Loading},
+    shim_manager::ShimManager,
+    stores::{ContainerStore, SandboxStore},
+    task::{Entry, Exit, Task},
+};
+
+/// What a manager needs from whoever embeds it.
+pub struct Environment {
+    /// Records of containers.
+    pub containers: Arc<dyn ContainerStore>,
+    /// Records of sandboxes.
+    pub sandboxes: Arc<dyn SandboxStore>,
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+}
+
+/// The task manager. Clones are handles on the same one. Dropping the last handle closes the
+/// connections; shims and containers live on, to be loaded again.
+#[derive(Debug, Clone)]
+pub struct TaskManager {
+    inner: Arc<Inner>,
+}
+
+/// What all handles share.
+pub(crate) struct Inner {
+    pub(crate) shims: Arc<ShimManager>,
+    pub(crate) environment: Environment,
+    /// A plain lock: held for lookups and entries only.
+    tasks: Mutex<HashMap<Key, Arc<Entry>>>,
+    /// Held for reading by everything that must come to its end.
+    work: Arc<RwLock<()>>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskManager").field("tasks", &self.tasks().len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").finish_non_exhaustive()
+    }
+}
+
+impl TaskManager {
+    /// A manager without tasks. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the configuration cannot work.
+    pub fn new(config: Config, environment: Environment) -> Result<Self> {
+        let inner = Inner {
+            shims: ShimManager::new(config)?,
+            environment,
+            tasks: Mutex::default(),
+            work: Arc::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The shims below the tasks.
+    pub fn shims(&self) -> &Arc<ShimManager> {
+        &self.inner.shims
+    }
+
+    /// Finds the shims of an earlier manager again, and cleans up behind those that are lost. To
+    /// be called once, before anything is created; ids that are still being looked at are taken.
+    ///
+    /// # Errors
+    /// When the state directory cannot be read.
+    pub async fn load(&self) -> Result<Loading> {
+        load::load(Arc::clone(&self.inner)).await
+    }
+
+    /// Creates a task. If it fails, or the caller goes away, nothing is left of it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the id is taken, and then nothing is touched; otherwise with what the
+    /// shim or the OCI runtime said.
+    pub async fn create(&self, key: Key, options: CreateOptions) -> Result<Task> {
+        let reservation = self.inner.shims.reserve(&key)?;
+        let (reply, created) = oneshot::channel();
+        let inner = Arc::clone(&self.inner);
+        let work = Arc::clone(&inner.work).read_owned().await;
+        tokio::spawn(async move {
+            let _work = work;
+            create::create(inner, reservation, options, reply).await;
+        });
+        created.await.unwrap_or_else(|_| Err(cut_off("create", &key)))
+    }
+
+    /// A task by its id. While one of that id is being loaded, this waits for the outcome.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub async fn get(&self, key: &Key) -> Result<Task> {
+        if self.inner.entry(key).is_none() {
+            self.inner.shims.decided(key).await;
+        }
+        let entry = self.inner.entry(key).filter(|entry| entry.deleted().is_none());
+        entry.map(Task::new).ok_or_else(|| not_found(key))
+    }
+
+    /// All tasks, or those of one namespace, in order of their ids.
+    pub fn list(&self, namespace: Option<&Namespace>) -> Vec<Task> {
+        let mut entries: Vec<_> = self
+            .inner
+            .tasks()
+            .iter()
+            .filter(|(key, _)| namespace.is_none_or(|wanted| *wanted == key.namespace))
+            .filter(|(_, entry)| entry.deleted().is_none())
+            .map(|(key, entry)| (key.clone(), Arc::clone(entry)))
+            .collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        entries.into_iter().map(|(_, entry)| Task::new(entry)).collect()
+    }
+
+    /// Deletes a task that has ended: the container, its shim if that was its last, its bundle.
+    ///
+    /// May be called again after any failure, and goes on from there. A caller that gives up does
+    /// not stop it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, or if its shim had forgotten it already; what is left is
+    /// removed all the same. Otherwise with what the shim said; then nothing was removed.
+    pub async fn delete(&self, key: &Key) -> Result<Exit> {
+        let entry = self.inner.entry(key).ok_or_else(|| not_found(key))?;
+        let inner = Arc::clone(&self.inner);
+        let work = Arc::clone(&inner.work).read_owned().await;
+        let deleting = tokio::spawn(async move {
+            let _work = work;
+            delete::delete(&inner, &entry).await
+        });
+        deleting.await.unwrap_or_else(|_| Err(cut_off("delete", key)))
+    }
+
+    /// Learns from an event of a shim what the manager need not say again, should that shim die.
+    /// To be called with every event that passes through the embedder.
+    pub fn observe(&self, event: &Envelope) {
+        if event.topic != TaskExit::TOPIC {
+            return;
+        }
+        let Some(packed) = event.event.as_ref() else { return };
+        let Ok(Some(exit)) = any::unpack::<TaskExit>(packed) else { return };
+        // The end of an exec is not the end of the task.
+        if !exit.id.is_empty() && exit.id != exit.container_id {
+            return;
+        }
+        let Ok(key) = Key::new(event.namespace.as_str(), exit.container_id) else { return };
+        if let Some(entry) = self.inner.entry(&key) {
+            entry.note_published(Exit {
+                pid: exit.pid,
+                status: exit.exit_status,
+                at: exit.exited_at.into_option(),
+            });
+        }
+    }
+
+    /// Waits until every creation, deletion and clean-up that has begun is over, for a graceful
+    /// stop. Containers are left running.
+    pub async fn settled(&self) {
+        drop(self.inner.work.write().await);
+    }
+}
+
+impl Inner {
+    fn tasks(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn entry(&self, key: &Key) -> Option<Arc<Entry>> {
+        self.tasks().get(key).cloned()
+    }
+
+    /// Whether this very entry still is the task of its id.
+    pub(crate) fn is_current(&self, entry: &Arc<Entry>) -> bool {
+        self.tasks().get(entry.shim.key()).is_some_and(|current| Arc::ptr_eq(current, entry))
+    }
+
+    /// Enters a task and watches its shim from here on.
+    pub(crate) fn enter(self: &Arc<Self>, entry: &Arc<Entry>) {
+        self.tasks().insert(entry.shim.key().clone(), Arc::clone(entry));
+        dead_shim::watch(self, entry);
+    }
+
+    /// Forgets a task and its shim; the id is free.
+    pub(crate) fn forget(&self, entry: &Arc<Entry>) {
+        let mut tasks = self.tasks();
+        if tasks.get(entry.shim.key()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            tasks.remove(entry.shim.key());
+        }
+        drop(tasks);
+        self.shims.remove(&entry.shim);
+    }
+
+    /// Keeps the manager from having settled.
+    pub(crate) fn work(&self) -> Arc<RwLock<()>> {
+        Arc::clone(&self.work)
+    }
+}
+
+fn not_found(key: &Key) -> Error {
+    Error::new(Code::NotFound, format!("task {key} not found"))
+}
+
+fn cut_off(what: &str, key: &Key) -> Error {
+    Error::new(Code::Internal, format!("{what} of task {key} was cut off"))
+}

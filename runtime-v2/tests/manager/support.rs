@@ -1,0 +1,284 @@
+//! A manager over a temporary directory, with the test double as its shim, and its host counted.
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use runtime_proto::{
+    any,
+    events::{Envelope, TaskDelete, TaskExit},
+    topics::Event,
+};
+use runtime_v2::{
+    Config, CreateOptions, Daemon, Environment, EventSink, EventSocket, Key, LoadReport,
+    MemoryStore, ProcessId, Result, Task, TaskManager,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Upper bound for things that must happen; only a hang meets it.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// An event as tests compare it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) topic: String,
+    pub(crate) id: String,
+    pub(crate) pid: u32,
+    pub(crate) status: u32,
+}
+
+/// Everything that was published, by shims and manager alike.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    seen: Mutex<Vec<Seen>>,
+}
+
+#[async_trait]
+impl EventSink for Record {
+    async fn publish(&self, event: Envelope) -> Result<()> {
+        let packed = event.event.get_or_default();
+        let (id, pid, status) = if event.topic == TaskExit::TOPIC {
+            let exit: TaskExit = any::unpack(packed).unwrap().unwrap();
+            (exit.container_id, exit.pid, exit.exit_status)
+        } else if event.topic == TaskDelete::TOPIC {
+            let delete: TaskDelete = any::unpack(packed).unwrap().unwrap();
+            (delete.container_id, delete.pid, delete.exit_status)
+        } else {
+            (String::new(), 0, 0)
+        };
+        self.seen.lock().unwrap().push(Seen { topic: event.topic, id, pid, status });
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Events of one topic about one container.
+    pub(crate) fn of(&self, topic: &str, id: &str) -> Vec<Seen> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|seen| seen.topic == topic && seen.id == id).cloned().collect()
+    }
+
+    pub(crate) fn exits(&self, id: &str) -> Vec<Seen> {
+        self.of(TaskExit::TOPIC, id)
+    }
+
+    pub(crate) fn deletes(&self, id: &str) -> Vec<Seen> {
+        self.of(TaskDelete::TOPIC, id)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+/// A host of its own for one test.
+pub(crate) struct Fixture {
+    pub(crate) dir: TempDir,
+    pub(crate) record: Arc<Record>,
+    pub(crate) store: Arc<MemoryStore>,
+    manager: Option<(TaskManager, EventSocket)>,
+}
+
+impl Fixture {
+    /// With the test double doing this.
+    pub(crate) fn new(script: &Value) -> Self {
+        let fixture = Self::without_manager(script);
+        fixture.with_manager()
+    }
+
+    pub(crate) fn without_manager(script: &Value) -> Self {
+        // Short, for the sake of socket paths; real, for the sake of comparisons with /proc.
+        let dir = tempfile::Builder::new().prefix("mgr").tempdir_in("/tmp").unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fakeshim"), dir.path().join("shim"))
+            .unwrap();
+        let fixture = Self { dir, record: Arc::default(), store: Arc::default(), manager: None };
+        fixture.script(script);
+        fixture
+    }
+
+    fn with_manager(mut self) -> Self {
+        self.start_manager();
+        self
+    }
+
+    pub(crate) fn start_manager(&mut self) {
+        let environment = Environment {
+            containers: self.store.clone(),
+            sandboxes: self.store.clone(),
+            events: self.record.clone(),
+        };
+        let manager = TaskManager::new(self.config(), environment).unwrap();
+        let events = self.path("events");
+        let socket = EventSocket::serve(&events, manager.clone(), self.record.clone()).unwrap();
+        self.manager = Some((manager, socket));
+    }
+
+    /// Lets go of the manager, as the end of its process does.
+    pub(crate) async fn stop_manager(&mut self) {
+        let (manager, socket) = self.manager.take().unwrap();
+        timed(manager.settled()).await;
+        let shims = std::sync::Arc::downgrade(manager.shims());
+        drop((manager, socket));
+        // The socket's server lets go of its handle when its task is next run.
+        eventually("the manager is gone", || shims.strong_count() == 0).await;
+    }
+
+    /// A new manager over the same directories, with everything loaded.
+    pub(crate) async fn restart(&mut self) -> LoadReport {
+        self.stop_manager().await;
+        self.start_manager();
+        self.load().await
+    }
+
+    pub(crate) async fn load(&self) -> LoadReport {
+        timed(timed(self.manager().load()).await.unwrap().finish()).await.unwrap()
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let daemon = Daemon {
+            grpc_address: self.path("grpc").display().to_string(),
+            ttrpc_address: self.path("events").display().to_string(),
+            binary: "/bin/true".into(),
+            version: "2.3.4".into(),
+        };
+        Config::new(self.path("state"), self.path("root"), daemon)
+    }
+
+    pub(crate) fn manager(&self) -> &TaskManager {
+        &self.manager.as_ref().unwrap().0
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn bundle(&self, id: &str) -> PathBuf {
+        self.path("state/ns").join(id)
+    }
+
+    /// Changes what the test double does from now on.
+    pub(crate) fn script(&self, script: &Value) {
+        let (fresh, place) = (self.path("fakeshim.fresh"), self.path("fakeshim.json"));
+        fs::write(&fresh, script.to_string()).unwrap();
+        fs::rename(fresh, place).unwrap();
+    }
+
+    pub(crate) fn options(&self) -> CreateOptions {
+        CreateOptions {
+            spec: Some(any::raw(any::OCI_SPEC, b"{}".to_vec())),
+            runtime: self.path("shim").display().to_string(),
+            ..CreateOptions::default()
+        }
+    }
+
+    pub(crate) async fn create(&self, id: &str) -> Result<Task> {
+        timed(self.manager().create(key(id), self.options())).await
+    }
+
+    /// Created and started.
+    pub(crate) async fn run(&self, id: &str) -> Task {
+        let task = self.create(id).await.unwrap();
+        timed(task.start(&ProcessId::Init)).await.unwrap();
+        task
+    }
+
+    /// Killed and deleted.
+    pub(crate) async fn end(&self, id: &str) {
+        let task = timed(self.manager().get(&key(id))).await.unwrap();
+        timed(task.kill(&ProcessId::Init, 9, false)).await.unwrap();
+        timed(self.manager().delete(&key(id))).await.unwrap();
+    }
+
+    /// What the test double was asked, in order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.path("calls.log")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// How often it was asked exactly this.
+    pub(crate) fn count(&self, call: &str) -> usize {
+        self.calls().iter().filter(|line| *line == call).count()
+    }
+
+    /// Pids of all shims that were launched, in order.
+    pub(crate) fn launched(&self) -> Vec<i32> {
+        let calls = self.calls();
+        calls.iter().filter_map(|line| line.strip_prefix("launched ")?.parse().ok()).collect()
+    }
+
+    pub(crate) fn living(&self) -> Vec<i32> {
+        self.launched().into_iter().filter(|pid| alive(*pid)).collect()
+    }
+
+    /// Nothing is left on the host: no shim, socket, bundle, work directory, entry.
+    pub(crate) async fn assert_clean(&self) {
+        eventually("shims end", || self.living().is_empty()).await;
+        assert_eq!(self.left_over(), Vec::<String>::new());
+        assert!(self.manager().list(None).is_empty());
+        assert!(self.manager().shims().list(None).is_empty());
+    }
+
+    /// Files that should not be there when nothing runs.
+    pub(crate) fn left_over(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for dir in ["state/ns", "root/ns", "s"] {
+            for name in names(&self.path(dir)) {
+                if !name.ends_with(".lock") {
+                    found.push(format!("{dir}/{name}"));
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        for pid in self.living() {
+            signal(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+pub(crate) fn key(id: &str) -> Key {
+    Key::new("ns", id).unwrap()
+}
+
+pub(crate) fn names(dir: &Path) -> BTreeSet<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return BTreeSet::new() };
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+pub(crate) fn alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+pub(crate) fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    // One that has ended meanwhile needs no signal.
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
+}
+
+/// Waits for something to come true.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Fails the test instead of hanging it.
+pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, future).await.expect("this must not hang")
+}
+
+/// The script of a good shim.
+pub(crate) fn good() -> Value {
+    json!({})
+}
