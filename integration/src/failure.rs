@@ -89,15 +89,18 @@ macro_rules! ensure {
 /// Fails the scenario, showing both values, unless they are equal.
 #[macro_export]
 macro_rules! ensure_eq {
-    ($left:expr, $right:expr, $($sentence:tt)+) => {{
-        let (left, right) = (&$left, &$right);
-        if left != right {
-            return Err($crate::failure::Failure::new(format!(
-                "{}: {left:?} is not {right:?}",
-                format!($($sentence)+)
-            )));
+    ($left:expr, $right:expr, $($sentence:tt)+) => {
+        match (&$left, &$right) {
+            (left, right) => {
+                if left != right {
+                    return Err($crate::failure::Failure::new(format!(
+                        "{}: {left:?} is not {right:?}",
+                        format!($($sentence)+)
+                    )));
+                }
+            }
         }
-    }};
+    };
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@
 //! 4. [`task`], [`event`], [`fakectrd`], [`fakerunc`]: the wire. A ttrpc client for both task services, a sink for
 //!    events that stands in for containerd, and an OCI runtime that can be made to misbehave.
 //! 5. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 6. [`hybrid`], [`image`], [`containerd`]: a private daemon of any series at hand.
+//! 6. [`hybrid`], [`image`], [`terminal`], [`containerd`]: a private daemon of any series at hand.
 //! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
 //!    the machine is as it was.
 
 pub mod bundle;
 pub mod container;
+pub mod containerd;
 pub mod deadline;
 pub mod event;
 pub mod failure;
@@ -22,6 +23,7 @@ pub mod fakectrd;
 pub mod fakerunc;
 pub mod fixture;
 pub mod hybrid;
+pub mod image;
 pub mod leak;
 pub mod paths;
 pub mod rootfs;
@@ -30,3 +32,4 @@ pub mod shim;
 pub mod spec;
 pub mod stdio;
 pub mod task;
+pub mod terminal;

@@ -16,6 +16,11 @@ pub(super) fn find_dirs(scope: &Scope) -> Vec<PathBuf> {
 }
 
 pub(super) fn find(scope: &Scope) -> Vec<Item> {
+    // A namespace's own cgroup, parent of its containers', is made by the runtimes and removed by nobody.
+    let is_parent = |dir: &PathBuf| {
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        scope.token.is_some() && name == scope.token
+    };
     let item = |dir: PathBuf| {
         let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         Item {
@@ -24,7 +29,7 @@ pub(super) fn find(scope: &Scope) -> Vec<Item> {
             detail: format!("{} processes", procs.lines().count()),
         }
     };
-    find_dirs(scope).into_iter().map(item).collect()
+    find_dirs(scope).into_iter().filter(|dir| !is_parent(dir)).map(item).collect()
 }
 
 /// Where hierarchies are mounted: the file system type stands behind the lone dash.

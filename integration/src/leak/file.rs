@@ -26,15 +26,18 @@ pub(super) fn find(scope: &Scope) -> Vec<Item> {
 
 /// Entries of a shared place, or one level below (`/run/containerd/runc/<namespace>/<id>`), that carry the token.
 ///
-/// The namespace's own directory is made by the OCI runtimes and removed by nobody: it counts only by what is in it.
+/// The namespace's own directory is made by the OCI runtimes and removed by nobody: it counts only by what is in it; and
+/// crun keeps an empty directory there, whose name begins with a dot, as no container's does.
 fn claimed_in(scope: &Scope) -> impl Fn(&Path) -> Vec<PathBuf> {
+    let is_visible = |path: &PathBuf| {
+        !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+    };
     move |place| {
         let mut found = Vec::new();
         for path in entries(place) {
             if path.is_dir() && !path.is_symlink() {
-                found.extend(
-                    entries(&path).filter(|inner| scope.claims(&inner.display().to_string())),
-                );
+                let claimed = |inner: &PathBuf| scope.claims(&inner.display().to_string());
+                found.extend(entries(&path).filter(is_visible).filter(claimed));
             } else if scope.claims(&path.display().to_string()) {
                 found.push(path);
             }

@@ -29,7 +29,12 @@ pub fn sweep(scope: &Scope) {
     let items: Vec<Item> = super::Snapshot::take(scope).items().cloned().collect();
     for item in items {
         match item.kind {
-            Kind::Socket | Kind::Fifo => drop(fs::remove_file(&item.name)),
+            Kind::Socket => drop(fs::remove_file(&item.name)),
+            Kind::Fifo => {
+                let _ = fs::remove_file(&item.name);
+                // ctr makes a directory for each set of fifos, which goes with the last of them.
+                let _ = Path::new(&item.name).parent().map(fs::remove_dir);
+            }
             Kind::File => {
                 let _ = fs::remove_file(&item.name).or_else(|_| fs::remove_dir_all(&item.name));
             }
@@ -38,7 +43,9 @@ pub fn sweep(scope: &Scope) {
     }
     for place in SHARED_PLACES {
         // The namespace's directory in the runtimes' root, which they make and never remove.
-        let _ = fs::remove_dir(Path::new(place).join(token));
+        let dir = Path::new(place).join(token);
+        let _ = fs::remove_dir(dir.join(".empty-directory"));
+        let _ = fs::remove_dir(dir);
     }
 }
 
