@@ -27,11 +27,10 @@ use super::layout::Layout;
 use super::{Cgroup, no_cgroup, text};
 use crate::error::{Error, Result};
 
-/// When to look at a v1 cgroup's counter after its eventfd fired. The victim is usually counted at
-/// once, but it may first have to be found among many processes; and in most of the cgroups that
-/// share the limit nothing follows at all, so looking ends.
-const V1_LOOKS: [Duration; 5] = [
-    Duration::ZERO,
+/// When to look again at a v1 cgroup's counter after its eventfd fired. The victim is usually
+/// counted at once, but it may first have to be found among many processes; and in most of the
+/// cgroups that share the limit nothing follows at all, so looking ends.
+const V1_LOOKS: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(50),
     Duration::from_millis(250),
@@ -126,14 +125,17 @@ impl OomWatch {
         if !drain(event.get_ref()) {
             return Look::Quiet;
         }
+        // At once and without a pause: a notification that was taken must not get lost with a
+        // waiter that is given up here.
+        let mut look = self.look_v1_notified(directory);
         for pause in V1_LOOKS {
-            tokio::time::sleep(pause).await;
-            match self.look_v1_notified(directory) {
-                Look::Quiet => {}
-                told => return told,
+            if look != Look::Quiet {
+                break;
             }
+            tokio::time::sleep(pause).await;
+            look = self.look_v1_notified(directory);
         }
-        Look::Quiet
+        look
     }
 
     /// Looks once after a v1 notification.

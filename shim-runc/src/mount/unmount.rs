@@ -167,9 +167,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_table_is_ordered_without_loss(parents in proptest::collection::vec(0_u64..12, 0..12)) {
+        fn any_table_is_ordered_without_loss(
+            parents in proptest::collection::vec(0_u64..12, 0..12),
+        ) {
             let numbered = parents.iter().zip(1..);
-            let nodes: Vec<_> = numbered.map(|(&parent, id)| node(id, parent.min(id - 1), "/r")).collect();
+            let nodes: Vec<_> =
+                numbered.map(|(&parent, id)| node(id, parent.min(id - 1), "/r")).collect();
             let order = order(&nodes);
             prop_assert_eq!(order.len(), nodes.len());
             let place = |id| order.iter().position(|&other| other == id);
