@@ -1,0 +1,66 @@
+//! The actions of the binary: `start`, `delete`, serving, `-info`, `-v`.
+//!
+//! * [`args`]: the command line.
+//! * [`socket`] and [`probe`]: binding the socket of a group, or asking who has it already.
+//! * [`start`], [`serve`], [`delete`], [`info`]: the actions.
+
+pub mod args;
+mod delete;
+mod info;
+mod probe;
+mod serve;
+pub mod socket;
+mod start;
+
+use std::{
+    io::{self, Read, Write},
+    process::ExitCode,
+};
+
+use runtime_proto::bootstrap::MAX_STDIN;
+
+use crate::error::{Error, Result};
+use args::{Action, Args};
+
+/// What is said of the binary where a name and a version are asked for.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Does what the command line says.
+///
+/// # Errors
+/// What is to be told on stderr; the exit code is 1 then.
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.action {
+        Action::Version => print(version(&args.program).as_bytes())?,
+        Action::Info => info::info()?,
+        Action::Start => return start::start(args),
+        Action::Delete => delete::delete(&args)?,
+        Action::Serve => serve::inherited(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn version(program: &str) -> String {
+    let revision = option_env!("SHIM_REVISION").unwrap_or("unknown");
+    format!("{program}:\n  Version:  {VERSION}\n  Revision: {revision}\n\n")
+}
+
+/// Writes to stdout, which is protocol: all of it or an error.
+fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::io("write to stdout", error))
+}
+
+/// Reads stdin to its end, or to just over the size that is refused.
+fn read_stdin() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
+    io::stdin()
+        .lock()
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::io("read stdin", error))?;
+    Ok(bytes)
+}

@@ -1,0 +1,250 @@
+//! Being the shim: one thread, one runtime, one socket.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::File,
+    io::{self, PipeWriter, Write},
+    os::unix::{fs::OpenOptionsExt, net::UnixListener as StdUnixListener},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::fcntl::OFlag;
+use runtime_proto::{bootstrap::ENV_TTRPC_ADDRESS, errdefs::Code};
+use tokio::{
+    net::UnixListener,
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::Notify,
+};
+
+use super::{
+    args::Args,
+    socket::{self, Bound, SocketFile},
+};
+use crate::{
+    container::Shared,
+    error::{Error, Result},
+    log::Log,
+    publisher::Publisher,
+    reaper::Reaper,
+    registry::Registry,
+    rpc::server,
+    service::TaskService,
+    sys::{memory, process, title},
+};
+
+/// What a shim says to its starter when it serves.
+pub(super) const READY: &str = "ready";
+/// The descriptor of the socket for a shim that is not forked by us.
+const LISTENER_FD: i32 = 3;
+
+/// Threads for work that blocks in the kernel: mounts and unmounts, mostly one at a time.
+const BLOCKING_THREADS: usize = 16;
+/// They end soon after their work: an idle shim is one thread.
+const BLOCKING_KEEP_ALIVE: Duration = Duration::from_millis(200);
+/// Their stacks, in bytes. What runs there has no deep calls; pages not touched cost nothing.
+const BLOCKING_STACK: usize = 256 << 10;
+/// How long the last events may take at the end. containerd waits 3 s for a shim to go, an init
+/// system 90 s; a containerd that is away for longer learns of the exits from `delete`.
+const LAST_EVENTS: Duration = Duration::from_secs(4);
+
+/// What a shim needs to serve.
+#[derive(Debug)]
+pub(super) struct Serve {
+    pub(super) namespace: String,
+    pub(super) id: String,
+    pub(super) debug: bool,
+    /// containerd's ttrpc socket.
+    pub(super) events: String,
+    pub(super) listener: StdUnixListener,
+    /// The socket's file, if it is ours to remove.
+    pub(super) file: Option<SocketFile>,
+}
+
+/// Serves in a process forked by `start`, which reads from `ready` that we serve, or why not.
+pub(super) fn forked(serve: Serve, ready: PipeWriter) -> ExitCode {
+    let mut ready = Some(ready);
+    match detach().and_then(|()| run(serve, &mut ready)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(mut ready) = ready {
+                // The starter reads it, unless it is gone.
+                let _ = ready.write_all(error.to_string().as_bytes());
+            }
+            tracing::error!(%error, "the shim cannot serve");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves in this process, on `-socket` or on the socket that we were started with.
+pub(super) fn inherited(args: Args) -> Result<()> {
+    let (listener, file) = match &args.socket {
+        Some(path) => {
+            if path.as_os_str().len() > socket::MAX_PATH {
+                let message =
+                    format!("-socket {} is longer than {}", path.display(), socket::MAX_PATH);
+                return Err(Error::new(Code::InvalidArgument, message));
+            }
+            let Bound { listener, file } = socket::bind(path)
+                .map_err(|error| Error::io(format!("listen on {}", path.display()), error))?;
+            (listener, Some(file))
+        }
+        None => {
+            let fd = process::inherited(LISTENER_FD).map_err(|error| {
+                Error::io(format!("no socket on descriptor {LISTENER_FD}"), error)
+            })?;
+            (fd.into(), None)
+        }
+    };
+    let serve = Serve {
+        namespace: args.namespace,
+        id: args.id,
+        debug: args.debug,
+        events: env::var(ENV_TTRPC_ADDRESS).unwrap_or_default(),
+        listener,
+        file,
+    };
+    run(serve, &mut None)
+}
+
+/// Leaves the starter's session and streams; containerd waits for these to close.
+fn detach() -> Result<()> {
+    nix::unistd::setsid().map_err(|errno| Error::io("leave the session", errno))?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Error::io("open /dev/null", error))?;
+    nix::unistd::dup2_stdin(&null).map_err(|errno| Error::io("replace stdin", errno))?;
+    nix::unistd::dup2_stdout(&null).map_err(|errno| Error::io("replace stdout", errno))?;
+    nix::unistd::dup2_stderr(&null).map_err(|errno| Error::io("replace stderr", errno))?;
+    // A wrong title is no reason not to serve.
+    let _ = title::set(&visible_arguments());
+    Ok(())
+}
+
+/// The arguments that belong to a serving shim, of those that this process was started with.
+fn visible_arguments() -> Vec<OsString> {
+    let mut shown = Vec::new();
+    let mut words = env::args_os();
+    shown.extend(words.next());
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-publish-binary" | "--publish-binary" | "-bundle" | "--bundle") => {
+                words.next();
+            }
+            Some("start") => break,
+            _ => shown.push(word),
+        }
+    }
+    shown
+}
+
+fn run(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
+    memory::frugal();
+    process::become_subreaper().map_err(|error| Error::io("become a subreaper", error))?;
+    // Without a log the shim does its work all the same.
+    let _ = open_log();
+    Log::new(serve.debug).install();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+        .thread_stack_size(BLOCKING_STACK)
+        .build()
+        .map_err(|error| Error::io("make the runtime", error))?;
+    let done = runtime.block_on(serve_until_told(serve, ready));
+    Runtime::shutdown_background(runtime);
+    done
+}
+
+/// Makes the bundle's fifo `log` our stderr, so that even a panic is read by the manager. Writes
+/// never wait: nobody may be reading.
+fn open_log() -> io::Result<()> {
+    let open = |write_only: bool| {
+        File::options()
+            .read(!write_only)
+            .write(true)
+            .custom_flags((OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
+            .open("log")
+    };
+    // Without a reader now the fifo cannot be opened for writing alone.
+    let log = open(true).or_else(|_| open(false))?;
+    nix::unistd::dup2_stderr(&log)?;
+    Ok(())
+}
+
+async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
+    let failed = |doing: &'static str| move |error: io::Error| Error::io(doing, error);
+    let reaper = Reaper::new();
+    let publisher = Publisher::new(&serve.namespace);
+    let registry = Registry::default();
+    let stop = Arc::new(Notify::new());
+    let shared = Shared {
+        namespace: serve.namespace.as_str().into(),
+        reaper: reaper.clone(),
+        publisher: publisher.clone(),
+    };
+    let service = TaskService::new(shared, registry.clone(), Arc::clone(&stop));
+    let signals = Signals::listen().map_err(failed("listen for signals"))?;
+    serve.listener.set_nonblocking(true).map_err(failed("prepare the socket"))?;
+    let listener = UnixListener::from_std(serve.listener).map_err(failed("prepare the socket"))?;
+    tokio::spawn(reaper.listen().map_err(failed("listen for children"))?);
+    tokio::spawn(publisher.clone().run(serve.events));
+    let server = tokio::spawn(server::serve(listener, Arc::new(service)));
+    if let Some(mut ready) = ready.take() {
+        ready.write_all(READY.as_bytes()).map_err(failed("tell the starter"))?;
+    }
+    tracing::debug!(id = serve.id, "serving");
+    tokio::select! {
+        () = stop.notified() => {}
+        () = signals.until_told_to_end(&registry, &publisher) => {}
+    }
+    // Whoever comes from now on shall find no socket, and start a new shim.
+    if let Some(file) = serve.file {
+        file.remove();
+    }
+    server.abort();
+    if !publisher.drain(LAST_EVENTS).await {
+        let lost = publisher.backlog();
+        tracing::error!(id = serve.id, lost, "events could not be published before the end");
+    }
+    Ok(())
+}
+
+/// The signals that a shim answers to. SIGPIPE is ignored by every Rust program.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    report: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            report: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    /// Returns at SIGTERM or SIGINT; logs what there is at SIGUSR1.
+    async fn until_told_to_end(mut self, registry: &Registry, publisher: &Publisher) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.report.recv() => {
+                    tracing::info!(backlog = publisher.backlog(), "events waiting");
+                    for container in registry.all() {
+                        container.report();
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The socket of a group of containers: its name, and who binds it.
+//!
+//! Whoever binds the socket first is the shim of the group. Looking who has it, removing one that
+//! nobody listens on, and binding are one step for everybody else: they happen under a lock of the
+//! directory. The lock is not needed to use a socket, so shims of another make do not miss it.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+    sys::stat::{Mode, umask},
+};
+use runtime_proto::errdefs::Code;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// Where sockets are unless containerd names another place; also where ctr looks for them.
+pub const DEFAULT_DIR: &str = "/run/containerd/s";
+/// The longest path of a socket, in bytes: `sun_path` without its final NUL.
+pub const MAX_PATH: usize = 107;
+
+/// A bound socket.
+#[derive(Debug)]
+pub struct Bound {
+    /// Listening.
+    pub listener: UnixListener,
+    /// Its file.
+    pub file: SocketFile,
+}
+
+/// What there is at the address of a group.
+#[derive(Debug)]
+pub enum Group {
+    /// Nothing was; now our socket is.
+    New(Bound),
+    /// A shim that listens.
+    Existing(UnixStream),
+}
+
+/// A socket's file, removed by whoever bound it and by nobody else.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// The file at `path`, as it is now.
+    pub fn at(path: PathBuf) -> Self {
+        let identity = fs::symlink_metadata(&path).ok().map(|found| (found.dev(), found.ino()));
+        Self { path, identity }
+    }
+
+    /// Removes the file, if it is still the same one.
+    pub fn remove(&self) {
+        let now = Self::at(self.path.clone()).identity;
+        if self.identity.is_some() && now == self.identity {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The path of the socket for a group: one name per containerd, namespace and group, of one
+/// length whatever theirs.
+///
+/// # Errors
+/// When the directory is too long for a socket, or no absolute path.
+pub fn path(dir: &Path, address: &str, namespace: &str, group: &str) -> Result<PathBuf> {
+    let name = clean(Path::new(address).join(namespace).join(group.trim_start_matches('/')));
+    let digest = Sha256::digest(name.as_os_str().as_encoded_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = dir.join(hex);
+    let length = path.as_os_str().len();
+    if !dir.is_absolute() {
+        let message = format!("socket directory {} is no absolute path", dir.display());
+        return Err(Error::new(Code::InvalidArgument, message));
+    }
+    if length > MAX_PATH {
+        let message = format!(
+            "socket directory {} is too long: sockets in it have paths of {length} bytes, the \
+             limit is {MAX_PATH}",
+            dir.display()
+        );
+        return Err(Error::new(Code::InvalidArgument, message));
+    }
+    Ok(path)
+}
+
+/// A path without `.` and `..`, by its text alone, as Go's filepath.Clean has it.
+fn clean(path: PathBuf) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !clean.pop() && !path.is_absolute() {
+                    clean.push("..");
+                }
+            }
+            other => clean.push(other),
+        }
+    }
+    clean
+}
+
+/// Binds the socket at `path`, or connects to the shim that has it.
+///
+/// # Errors
+/// When the directory cannot be made or the socket not be bound; the path is named.
+pub fn bind_or_connect(path: &Path) -> Result<Group> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    make_dir(dir).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
+    let lock =
+        File::open(dir).map_err(|error| Error::io(format!("open {}", dir.display()), error))?;
+    // Held by starters only, and for milliseconds.
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| Error::io(format!("lock {}", dir.display()), errno))?;
+    let failed = |error| Error::io(format!("listen on {}", path.display()), error);
+    match bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        bound => return bound.map(Group::New).map_err(failed),
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => Ok(Group::Existing(stream)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // Left by a shim that was killed.
+            fs::remove_file(path).map_err(failed)?;
+            bind(path).map(Group::New).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Binds a socket that only we can connect to, from its first moment.
+///
+/// # Errors
+/// As bind(2) and listen(2).
+pub fn bind(path: &Path) -> io::Result<Bound> {
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    umask(before);
+    let listener = bound?;
+    Ok(Bound { listener, file: SocketFile::at(path.to_owned()) })
+}
+
+/// Makes the directory for sockets, for us alone; one that is there is left as it is.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        // Whatever the umask is, we must be able to use it.
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o700)),
+        Err(error) if Errno::from_raw(error.raw_os_error().unwrap_or(0)) == Errno::EEXIST => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_containerd() {
+        // sha256 of "/run/containerd/containerd.sock/default/c1".
+        let path = path(Path::new(DEFAULT_DIR), "/run/containerd/containerd.sock", "default", "c1");
+        let path = path.unwrap();
+        let want = Sha256::digest(b"/run/containerd/containerd.sock/default/c1");
+        let want: String = want.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(path, Path::new(DEFAULT_DIR).join(want));
+        assert_eq!(clean("/a/./b/../c//d/".into()), Path::new("/a/c/d"));
+        assert_eq!(clean("a/../..".into()), Path::new(".."));
+    }
+
+    #[test]
+    fn long_ids_have_short_sockets_and_long_directories_have_a_limit() {
+        let (namespace, id) = ("n".repeat(76), "i".repeat(76));
+        let fits = path(Path::new("/run/containerd/s"), "/run/c.sock", &namespace, &id).unwrap();
+        assert_eq!(fits.as_os_str().len(), "/run/containerd/s/".len() + 64);
+        let dir = format!("/{}", "d".repeat(42));
+        let error = path(Path::new(&dir), "/run/c.sock", "n", "i").unwrap_err();
+        assert!(error.to_string().contains("107") && error.to_string().contains(&dir), "{error}");
+        assert!(path(Path::new("rel"), "", "n", "i").is_err());
+    }
+
+    #[test]
+    fn a_group_has_one_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/dir/sock");
+        let Group::New(bound) = bind_or_connect(&path).unwrap() else { panic!("not bound") };
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let parent = fs::metadata(path.parent().unwrap()).unwrap();
+        assert_eq!(parent.permissions().mode() & 0o777, 0o700);
+        assert!(matches!(bind_or_connect(&path).unwrap(), Group::Existing(_)));
+        drop(bound.listener);
+        // Nobody listens any more: the next one takes its place, and the first leaves it alone.
+        let Group::New(second) = bind_or_connect(&path).unwrap() else { panic!("not bound") };
+        bound.file.remove();
+        assert!(path.exists());
+        second.file.remove();
+        assert!(!path.exists());
+    }
+}

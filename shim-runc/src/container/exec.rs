@@ -1,0 +1,196 @@
+//! Execs: reserving one, starting it.
+
+use std::{
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use runtime_proto::{
+    errdefs::Code,
+    events::{TaskExecAdded, TaskExecStarted},
+};
+
+use super::{Container, lock};
+use crate::{
+    error::{Error, Result},
+    io::ProcessIo,
+    process::{
+        Process, Stdio, adopt,
+        state::{ExecEvent, ExecState, Verb},
+    },
+    reaper::{Claim, Exit, ExitWaiter},
+    runc::ExecArgs,
+};
+
+/// A process to put into a container.
+#[derive(Debug)]
+pub struct ExecRequest {
+    /// Its id within the container.
+    pub id: String,
+    /// Its streams.
+    pub stdio: Stdio,
+    /// The OCI process, in JSON.
+    pub spec: Vec<u8>,
+}
+
+impl Container {
+    /// Reserves an exec. Nothing runs before [`Container::start_exec`].
+    ///
+    /// # Errors
+    /// AlreadyExists when the id is in use, FailedPrecondition when the container is not in a
+    /// state for new processes, InvalidArgument when the spec is no OCI process.
+    pub fn exec(&self, request: ExecRequest) -> Result<()> {
+        self.init.snapshot().state.allows(Verb::Exec)?;
+        let spec = with_terminal(&request.spec, request.stdio.terminal)?;
+        let exec = Process::new(&request.id, request.stdio, ExecState::Created);
+        {
+            let mut execs = lock(&self.execs);
+            if execs.contains_key(&request.id) {
+                return Err(Error::new(Code::AlreadyExists, format!("id {}", request.id)));
+            }
+            execs.insert(request.id.clone(), Arc::new(exec));
+        }
+        lock(&self.exec_specs).insert(request.id.clone(), spec);
+        let mut event = TaskExecAdded::new();
+        event.container_id.clone_from(&self.id);
+        event.exec_id = request.id;
+        self.shared.publisher.publish(&event);
+        Ok(())
+    }
+
+    /// Starts a reserved exec, publishes that, and returns its pid.
+    ///
+    /// # Errors
+    /// NotFound for an unknown exec; FailedPrecondition unless it is waiting to be started in a
+    /// container whose init lives; what the runtime says.
+    pub async fn start_exec(self: &Arc<Self>, id: &str) -> Result<u32> {
+        let exec = self.exec_process(id)?;
+        let _op = exec.op.lock().await;
+        // The exec's end, however soon, is published when the gate opens: after its start.
+        let _gate = exec.start_gate.lock().await;
+        exec.snapshot().state.allows(Verb::Start)?;
+        self.with_ledger(|ledger| ledger.begin_exec(&self.id))?;
+        let launched = match self.init.snapshot().state.allows(Verb::Exec) {
+            Ok(()) => self.launch_exec(&exec).await,
+            Err(refused) => {
+                self.with_ledger(crate::exits::Ledger::end_exec);
+                return Err(refused.into());
+            }
+        };
+        match launched {
+            Ok((pid, exit)) => {
+                exec.update(|exec| exec.state = exec.state.after(ExecEvent::Started));
+                let mut event = TaskExecStarted::new();
+                event.container_id.clone_from(&self.id);
+                id.clone_into(&mut event.exec_id);
+                event.pid = pid;
+                self.shared.publisher.publish(&event);
+                tokio::spawn(Arc::clone(self).watch_exec(Arc::clone(&exec), exit));
+                Ok(pid)
+            }
+            Err(error) => {
+                exec.update(|exec| {
+                    exec.state = exec.state.after(ExecEvent::StartFailed);
+                    // Nobody shall wait for the end of what never began.
+                    exec.exit = Some(Exit::never());
+                });
+                self.with_ledger(crate::exits::Ledger::end_exec);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the runtime start an exec, and adopts it. On failure nothing of it is left.
+    async fn launch_exec(&self, exec: &Process<ExecState>) -> Result<(u32, ExitWaiter)> {
+        let spec = lock(&self.exec_specs).remove(&exec.id).unwrap_or_default();
+        let process =
+            SpecFile::write(self.bundle.join(format!("{}.process.json", exec.id)), &spec)?;
+        drop(spec);
+        let pid_file = self.exec_pid_file(&exec.id);
+        super::create::remove_if_present(&pid_file)?;
+        let claim = self.shared.reaper.claim();
+        let (io, child) = ProcessIo::open(&self.stdio_request(&exec.id, &exec.stdio)).await?;
+        let args = ExecArgs { process: &process.0, pid_file: &pid_file };
+        let launched = async {
+            self.runc.exec(&self.id, &args, child).await?;
+            io.attach().await?;
+            adopt(&claim, &pid_file)
+        };
+        match launched.await {
+            Ok((pid, adopted)) => {
+                exec.set_io(io);
+                exec.set_handle(adopted.handle);
+                exec.update(|exec| exec.pid = pid);
+                Ok((pid, adopted.exit))
+            }
+            Err(error) => {
+                io.close().await;
+                end_stray(&claim, &pid_file);
+                let _ = std::fs::remove_file(&pid_file);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Ends the process that a runtime started in spite of failing, if it is one.
+fn end_stray(claim: &Claim, pid_file: &Path) {
+    if let Ok((pid, adopted)) = adopt(claim, pid_file)
+        && let Some(handle) = adopted.handle
+    {
+        tracing::warn!(pid, "the runtime failed and left a process, which is killed");
+        let _ = handle.send(nix::sys::signal::Signal::SIGKILL as i32);
+    }
+}
+
+/// The OCI process with the terminal that the request asks for.
+fn with_terminal(spec: &[u8], terminal: bool) -> Result<Vec<u8>> {
+    let invalid = |why: &dyn std::fmt::Display| {
+        Error::new(Code::InvalidArgument, format!("exec spec is no OCI process: {why}"))
+    };
+    let mut process: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(spec).map_err(|error| invalid(&error))?;
+    process.insert("terminal".into(), terminal.into());
+    serde_json::to_vec(&process).map_err(|error| invalid(&error))
+}
+
+/// The file from which the runtime reads an OCI process. It holds the environment, secrets
+/// included: readable for root only, and gone as soon as it was read.
+struct SpecFile(PathBuf);
+
+impl SpecFile {
+    fn write(path: PathBuf, spec: &[u8]) -> Result<Self> {
+        let named = |error| Error::io(format!("write {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&path).map_err(named)?;
+        let written = file.write_all(spec);
+        let guard = Self(path.clone());
+        written.map_err(named)?;
+        Ok(guard)
+    }
+}
+
+impl Drop for SpecFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_decides_about_the_terminal() {
+        let spec = with_terminal(br#"{"terminal":true,"args":["a"]}"#, false).unwrap();
+        assert_eq!(spec, br#"{"args":["a"],"terminal":false}"#);
+        for broken in [&b""[..], b"null", b"[]", b"{"] {
+            let error = with_terminal(broken, true).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+        }
+    }
+}

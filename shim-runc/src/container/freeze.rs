@@ -1,0 +1,49 @@
+//! Pause and Resume.
+
+use runtime_proto::events::{TaskPaused, TaskResumed};
+
+use super::Container;
+use crate::{
+    error::Result,
+    process::state::{InitEvent, Verb},
+};
+
+impl Container {
+    /// Freezes all processes of the container, and publishes that.
+    ///
+    /// # Errors
+    /// FailedPrecondition unless it is running; what the runtime says.
+    pub async fn pause(&self) -> Result<()> {
+        let _op = self.init.op.lock().await;
+        self.init.snapshot().state.allows(Verb::Pause)?;
+        self.happened(InitEvent::Pausing);
+        if let Err(error) = self.runc.pause(&self.id).await {
+            self.happened(InitEvent::PauseFailed);
+            return Err(error);
+        }
+        self.happened(InitEvent::Paused);
+        let mut event = TaskPaused::new();
+        event.container_id.clone_from(&self.id);
+        self.shared.publisher.publish(&event);
+        Ok(())
+    }
+
+    /// Thaws the container, and publishes that.
+    ///
+    /// # Errors
+    /// FailedPrecondition unless it is paused; what the runtime says.
+    pub async fn resume(&self) -> Result<()> {
+        let _op = self.init.op.lock().await;
+        self.init.snapshot().state.allows(Verb::Resume)?;
+        self.runc.resume(&self.id).await?;
+        self.happened(InitEvent::Resumed);
+        let mut event = TaskResumed::new();
+        event.container_id.clone_from(&self.id);
+        self.shared.publisher.publish(&event);
+        Ok(())
+    }
+
+    fn happened(&self, event: InitEvent) {
+        self.init.update(|init| init.state = init.state.after(event));
+    }
+}

@@ -1,0 +1,69 @@
+//! Pids, Stats, Update.
+
+use runtime_proto::{any, errdefs::Code, options::ProcessDetails, task::ProcessInfo, types::Any};
+
+use super::{Container, blocking, lock};
+use crate::{
+    error::{Error, Result},
+    process::state::Verb,
+};
+
+impl Container {
+    /// The processes of the container; execs are marked with their id.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn pids(&self) -> Result<Vec<ProcessInfo>> {
+        let pids = self.runc.ps(&self.id).await?;
+        let mut execs: Vec<(u32, String)> = lock(&self.execs)
+            .values()
+            .map(|exec| (exec.snapshot(), &exec.id))
+            .filter(|(snapshot, _)| snapshot.pid != 0 && snapshot.exit.is_none())
+            .map(|(snapshot, id)| (snapshot.pid, id.clone()))
+            .collect();
+        execs.sort_unstable();
+        pids.into_iter()
+            .map(|pid| {
+                let mut info = ProcessInfo::new();
+                info.pid = pid;
+                if let Ok(index) = execs.binary_search_by_key(&pid, |(pid, _)| *pid) {
+                    let mut details = ProcessDetails::new();
+                    details.exec_id.clone_from(&execs[index].1);
+                    let details = any::pack(&details).map_err(|error| {
+                        Error::caused(Code::Internal, "encode process details", error)
+                    })?;
+                    info.info = Some(details).into();
+                }
+                Ok(info)
+            })
+            .collect()
+    }
+
+    /// What the container uses, as metrics of the host's cgroup version.
+    ///
+    /// # Errors
+    /// NotFound when the container has no cgroup.
+    pub async fn stats(&self) -> Result<Any> {
+        let cgroup = lock(&self.cgroup).clone();
+        let cgroup = cgroup.ok_or_else(|| Error::new(Code::NotFound, "cgroup does not exist"))?;
+        blocking(move || cgroup.stats()).await?
+    }
+
+    /// Changes the limits of the container to these OCI Linux resources, in JSON.
+    ///
+    /// # Errors
+    /// InvalidArgument when they are none, FailedPrecondition when the container has ended, what
+    /// the runtime says.
+    pub async fn update(&self, resources: Option<&Any>) -> Result<()> {
+        let json = resources.map(|any| any.value.as_slice()).unwrap_or_default();
+        let parsed: Result<serde_json::Map<String, serde_json::Value>, _> =
+            serde_json::from_slice(json);
+        if let Err(error) = parsed {
+            let message = format!("resources are no OCI Linux resources: {error}");
+            return Err(Error::new(Code::InvalidArgument, message));
+        }
+        let _op = self.init.op.lock().await;
+        self.init.snapshot().state.allows(Verb::Update)?;
+        self.runc.update(&self.id, json).await
+    }
+}

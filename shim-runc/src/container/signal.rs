@@ -1,0 +1,68 @@
+//! Kill.
+
+use std::sync::Arc;
+
+use super::{Container, ProcessId, blocking, lock};
+use crate::{
+    cgroup::FreezerState,
+    error::{Error, Result},
+    process::state::{InitState, Verb},
+    runc::error::of_kill,
+};
+use runtime_proto::errdefs::Code;
+
+/// SIGKILL, which a frozen process gets only when it is thawed.
+const SIGKILL: u32 = 9;
+
+impl Container {
+    /// Sends a signal to a process, or (`all`, init only) to every process of the container. Does
+    /// not wait for the effect.
+    ///
+    /// # Errors
+    /// NotFound when the process is unknown or has ended, FailedPrecondition when it has not begun.
+    pub async fn kill(&self, process: ProcessId<'_>, signal: u32, all: bool) -> Result<()> {
+        match process {
+            ProcessId::Exec(id) => {
+                let exec = self.exec_process(id)?;
+                let snapshot = exec.snapshot();
+                if snapshot.pid == 0 {
+                    return Err(Error::new(Code::FailedPrecondition, "process not created"));
+                }
+                if snapshot.exit.is_some() {
+                    return Err(Error::new(Code::NotFound, "process already finished"));
+                }
+                exec.signal(signal)
+            }
+            ProcessId::Init => self.kill_init(signal, all).await,
+        }
+    }
+
+    async fn kill_init(&self, signal: u32, all: bool) -> Result<()> {
+        let state = self.init.snapshot().state;
+        state.allows(Verb::Kill)?;
+        if state == InitState::Stopped && !all {
+            return Err(Error::new(Code::NotFound, "process already finished"));
+        }
+        self.runc.kill(&self.id, signal, all).await.map_err(of_kill)?;
+        if signal == SIGKILL {
+            self.thaw().await;
+        }
+        Ok(())
+    }
+
+    /// On cgroup v1 a frozen process does not even die.
+    async fn thaw(&self) {
+        let Some(cgroup) = lock(&self.cgroup).as_ref().map(Arc::clone) else { return };
+        let thaw = move || match cgroup.freezer_state() {
+            Ok(FreezerState::Thawed) => Ok(()),
+            Ok(_) => cgroup.thaw(),
+            Err(error) => Err(error),
+        };
+        match blocking(thaw).await.and_then(|done| done) {
+            Ok(()) => {}
+            // It has died meanwhile.
+            Err(error) if error.kind() == Code::NotFound => {}
+            Err(error) => tracing::warn!(id = self.id, %error, "a killed container stays frozen"),
+        }
+    }
+}

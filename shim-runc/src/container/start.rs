@@ -1,0 +1,69 @@
+//! Start of init, by `start` or from a checkpoint.
+
+use std::{path::PathBuf, sync::Arc};
+
+use runtime_proto::events::TaskStart;
+
+use super::{Container, lock};
+use crate::{
+    error::Result,
+    process::state::{InitEvent, InitState, Verb},
+    runc::{CreateArgs, RestoreArgs},
+};
+
+impl Container {
+    /// Lets init run, publishes that, and returns its pid.
+    ///
+    /// # Errors
+    /// FailedPrecondition unless it is waiting to be started; what the runtime says.
+    pub async fn start(self: &Arc<Self>) -> Result<u32> {
+        let _op = self.init.op.lock().await;
+        // Init's end, however soon, is published when the gate opens: after its start.
+        let _gate = self.init.start_gate.lock().await;
+        let state = self.init.snapshot().state;
+        state.allows(Verb::Start)?;
+        if state == InitState::CreatedFromCheckpoint {
+            self.restore().await?;
+        } else {
+            self.runc.start(&self.id).await?;
+        }
+        self.init.update(|init| init.state = init.state.after(InitEvent::Started));
+        let mut event = TaskStart::new();
+        event.container_id.clone_from(&self.id);
+        event.pid = self.pid();
+        self.shared.publisher.publish(&event);
+        Ok(event.pid)
+    }
+
+    async fn restore(self: &Arc<Self>) -> Result<()> {
+        let image = self.checkpoint.clone().unwrap_or_default();
+        let work = match self.options.criu_work_path.as_str() {
+            "" => self.bundle.join("work"),
+            path => PathBuf::from(path),
+        };
+        let pid_file = self.init_pid_file();
+        let args = RestoreArgs {
+            create: CreateArgs {
+                bundle: &self.bundle,
+                pid_file: &pid_file,
+                no_pivot: self.options.no_pivot_root,
+                no_new_keyring: false,
+            },
+            image: &image,
+            work: &work,
+        };
+        let claim = self.shared.reaper.claim();
+        let restore = async |stdio| self.runc.restore(&self.id, &args, stdio).await;
+        let restored = self.launch_init(&claim, restore).await;
+        let adopted = restored.map_err(|error| self.with_criu_log(error, &work, "restore.log"))?;
+        self.adopted(adopted);
+        Ok(())
+    }
+
+    /// Whether init's exit was seen, though it may not have been told yet.
+    pub(super) fn with_ledger<T>(&self, look: impl FnOnce(&mut crate::exits::Ledger) -> T) -> T {
+        let result = look(&mut lock(&self.ledger));
+        self.ledger_changed.notify_waiters();
+        result
+    }
+}

@@ -1,0 +1,118 @@
+//! What happens when a process of a container ends.
+
+use std::sync::Arc;
+
+use runtime_proto::events::{TaskExit, TaskOOM};
+
+use super::{Container, lock};
+use crate::{
+    cgroup::OomWatch,
+    process::{
+        Process,
+        state::{ExecEvent, ExecState, InitEvent},
+    },
+    reaper::{Exit, ExitWaiter},
+};
+
+/// SIGKILL, for the runtime's command line.
+const SIGKILL: u32 = 9;
+
+impl Container {
+    /// Waits for init's end, ends what it leaves behind, and tells.
+    pub(super) async fn watch_init(self: Arc<Self>, exit: ExitWaiter, oom: Option<OomWatch>) {
+        let exit = self.watch_until(exit, oom.as_ref()).await;
+        self.with_ledger(crate::exits::Ledger::init_exited);
+        if self.outlives_init
+            && let Err(error) = self.runc.kill(&self.id, SIGKILL, true).await
+        {
+            // Mostly because nothing is left to be killed.
+            tracing::debug!(id = self.id, %error, "processes after init");
+        }
+        self.all_execs_told().await;
+        let _gate = self.init.start_gate.lock().await;
+        if let Some(io) = self.init.io() {
+            io.exited();
+        }
+        self.report_oom(oom.as_ref());
+        drop(oom);
+        // The event first: who sees the state and deletes the container publishes after it.
+        self.publish_exit(&self.id, self.pid(), exit);
+        self.init.set_handle(None);
+        self.init.update(|init| {
+            init.state = init.state.after(InitEvent::Exited);
+            init.exit = Some(exit);
+        });
+    }
+
+    /// Waits for the end of an exec, and tells.
+    pub(super) async fn watch_exec(
+        self: Arc<Self>,
+        exec: Arc<Process<ExecState>>,
+        exit: ExitWaiter,
+    ) {
+        let exit = exit.wait().await;
+        let gate = exec.start_gate.lock().await;
+        if let Some(io) = exec.io() {
+            io.exited();
+        }
+        self.publish_exit(&exec.id, exec.snapshot().pid, exit);
+        exec.set_handle(None);
+        exec.update(|exec| {
+            exec.state = exec.state.after(ExecEvent::Exited);
+            exec.exit = Some(exit);
+        });
+        drop(gate);
+        self.with_ledger(crate::exits::Ledger::end_exec);
+    }
+
+    /// Waits for init's end; OOM kills are told as they come.
+    async fn watch_until(&self, exit: ExitWaiter, oom: Option<&OomWatch>) -> Exit {
+        let exit = exit.wait();
+        tokio::pin!(exit);
+        if let Some(oom) = oom {
+            loop {
+                tokio::select! {
+                    exit = &mut exit => return exit,
+                    killed = oom.next() => match killed {
+                        Some(()) => self.publish_oom(),
+                        None => break,
+                    },
+                }
+            }
+        }
+        exit.await
+    }
+
+    /// Tells of a kill that the watch has not told yet: that of init, mostly.
+    fn report_oom(&self, oom: Option<&OomWatch>) {
+        if oom.is_some_and(OomWatch::poll_now) {
+            self.publish_oom();
+        }
+    }
+
+    fn publish_oom(&self) {
+        let mut event = TaskOOM::new();
+        event.container_id.clone_from(&self.id);
+        self.shared.publisher.publish(&event);
+    }
+
+    async fn all_execs_told(&self) {
+        loop {
+            let changed = self.ledger_changed.notified();
+            if lock(&self.ledger).init_may_be_told() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn publish_exit(&self, id: &str, pid: u32, exit: Exit) {
+        let mut event = TaskExit::new();
+        event.container_id.clone_from(&self.id);
+        id.clone_into(&mut event.id);
+        event.pid = pid;
+        event.exit_status = exit.status;
+        event.exited_at = Some(crate::publisher::timestamp(exit.at)).into();
+        self.shared.publisher.publish(&event);
+    }
+}

@@ -1,0 +1,211 @@
+//! Events, in order, to containerd's ttrpc socket.
+//!
+//! One queue and one task that empties it: an event is sent when the one before it has arrived.
+//! containerd being away, slow or silent delays events and never loses the end of a process, nor
+//! holds up whoever publishes. An event that containerd refuses is dropped, since it would be
+//! refused again; so are the least important ones of a queue that has grown too long.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use protobuf::Message;
+use runtime_proto::{
+    any,
+    errdefs::Code,
+    events::{self, Envelope, ForwardRequest},
+    topics::Event,
+    types::{Any, Timestamp},
+};
+use tokio::{sync::Notify, time::sleep};
+
+use crate::rpc::client::{CallError, Client};
+
+/// One attempt to hand over one event; containerd's own shims allow the same.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// First and longest pause between attempts while containerd is away. It is away for seconds when
+/// it is restarted, and must find its exits soon after it is back.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Events kept while containerd is away. One takes a few hundred bytes; ends of processes are
+/// kept beyond this number.
+const MAX_QUEUE: usize = 4096;
+
+/// Where events are published. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Publisher(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    namespace: String,
+    queue: Mutex<Queue>,
+    /// Wakes the sender when something was queued.
+    queued: Notify,
+    /// Wakes those who wait for the queue to be empty.
+    sent: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Queued>,
+    /// The sender holds an event that is not in `events` any more.
+    sending: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    topic: &'static str,
+    event: Any,
+    at: SystemTime,
+    /// The end of something: never dropped.
+    end: bool,
+}
+
+impl Publisher {
+    /// A publisher for this namespace; nothing is sent before [`Publisher::run`].
+    pub fn new(namespace: &str) -> Self {
+        Self(Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            queue: Mutex::default(),
+            queued: Notify::new(),
+            sent: Notify::new(),
+        }))
+    }
+
+    /// Queues an event. Never waits, never fails.
+    pub fn publish<E: Event>(&self, event: &E) {
+        let event = match any::pack(event) {
+            Ok(event) => event,
+            Err(error) => {
+                tracing::error!(topic = E::TOPIC, %error, "event cannot be encoded");
+                return;
+            }
+        };
+        let end = E::TOPIC == events::TaskExit::TOPIC || E::TOPIC == events::TaskDelete::TOPIC;
+        let mut queue = self.lock();
+        if queue.events.len() >= MAX_QUEUE
+            && let Some(index) = queue.events.iter().position(|queued| !queued.end)
+            && let Some(dropped) = queue.events.remove(index)
+        {
+            tracing::warn!(topic = dropped.topic, "event dropped: too many wait for containerd");
+        }
+        queue.events.push_back(Queued { topic: E::TOPIC, event, at: SystemTime::now(), end });
+        drop(queue);
+        self.0.queued.notify_one();
+    }
+
+    /// Sends what is queued to the socket at `address`, for as long as it is polled.
+    pub async fn run(self, address: String) {
+        let mut client = Client::new(&address);
+        loop {
+            let Some(event) = self.take() else {
+                self.0.sent.notify_waiters();
+                self.0.queued.notified().await;
+                continue;
+            };
+            let request = self.request(event);
+            match request.write_to_bytes() {
+                Ok(bytes) => send(&mut client, &bytes).await,
+                Err(error) => tracing::error!(%error, "event cannot be encoded"),
+            }
+            self.lock().sending = false;
+        }
+    }
+
+    /// Waits until everything queued so far was sent, or `limit` is over. True if it was.
+    pub async fn drain(&self, limit: Duration) -> bool {
+        let empty = async {
+            loop {
+                let sent = self.0.sent.notified();
+                {
+                    let queue = self.lock();
+                    if queue.events.is_empty() && !queue.sending {
+                        return;
+                    }
+                }
+                sent.await;
+            }
+        };
+        tokio::time::timeout(limit, empty).await.is_ok()
+    }
+
+    /// Events not sent yet.
+    pub fn backlog(&self) -> usize {
+        let queue = self.lock();
+        queue.events.len() + usize::from(queue.sending)
+    }
+
+    fn take(&self) -> Option<Queued> {
+        let mut queue = self.lock();
+        let event = queue.events.pop_front()?;
+        queue.sending = true;
+        if queue.events.is_empty() {
+            // A burst is over: its memory is not needed again soon.
+            queue.events = VecDeque::new();
+        }
+        Some(event)
+    }
+
+    fn request(&self, queued: Queued) -> ForwardRequest {
+        let mut envelope = Envelope::new();
+        envelope.timestamp = Some(timestamp(queued.at)).into();
+        envelope.namespace.clone_from(&self.0.namespace);
+        queued.topic.clone_into(&mut envelope.topic);
+        envelope.event = Some(queued.event).into();
+        let mut request = ForwardRequest::new();
+        request.envelope = Some(envelope).into();
+        request
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The queue is whole at every point where a holder could panic.
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands one event over, however long that takes.
+async fn send(client: &mut Client, request: &[u8]) {
+    let (mut pause, longest) = PAUSES;
+    loop {
+        match client.call(events::SERVICE, "Forward", request, ATTEMPT).await {
+            Ok(_) => return,
+            Err(CallError::Status(code, message)) if is_final(code) => {
+                tracing::error!(%code, message, "containerd refused an event");
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "event not sent, will be sent again");
+                sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+        }
+    }
+}
+
+/// Whether the same event would be refused again.
+fn is_final(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::Unimplemented
+            | Code::PermissionDenied
+            | Code::OutOfRange
+            | Code::FailedPrecondition
+    )
+}
+
+/// A point in time as protobuf has it.
+pub fn timestamp(at: SystemTime) -> Timestamp {
+    let (seconds, nanos) = match at.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+        // Before 1970 there is only Go's zero time, which has whole seconds.
+        Err(before) => {
+            (i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |secs| -secs), 0)
+        }
+    };
+    let mut timestamp = Timestamp::new();
+    timestamp.seconds = seconds;
+    timestamp.nanos = nanos.cast_signed();
+    timestamp
+}

@@ -1,0 +1,168 @@
+//! Serves one [`Service`] to containerd.
+//!
+//! Calls of one connection run side by side. A call that changes something runs to its end even if
+//! its caller goes away: half a Delete helps nobody. A call that only waits ends with its
+//! connection or its deadline.
+
+use std::{io, sync::Arc, time::Duration};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use protobuf::Message;
+use runtime_proto::{
+    errdefs::Code,
+    frame::{self, Header},
+    ttrpc::{Request, Response, Status},
+};
+use tokio::{
+    net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
+    sync::{Mutex, watch},
+    time::sleep,
+};
+
+use super::message::{self, Incoming};
+
+/// How long nothing is accepted after accept(2) failed. It fails when descriptors have run out;
+/// trying again at once would burn the time that ending calls need to give some back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a server serves.
+pub trait Service: Send + Sync + 'static {
+    /// Whether a call of this method only waits, and may be ended at any time.
+    fn only_waits(&self, method: &str) -> bool;
+
+    /// Carries out a call and returns the encoded answer.
+    ///
+    /// # Errors
+    /// The status to answer; Unimplemented for services and methods that are not known.
+    fn call(
+        self: Arc<Self>,
+        service: String,
+        method: String,
+        payload: Vec<u8>,
+    ) -> impl Future<Output = Result<Vec<u8>, Status>> + Send;
+}
+
+/// Accepts connections and serves them, for as long as it is polled. Connections go on.
+pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) if is_friend(&stream) => {
+                tokio::spawn(connection(stream, Arc::clone(&service)));
+            }
+            Ok(_) => tracing::warn!("refused a connection of another user"),
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Only who could do everything to us anyway may speak to us. containerd's own shims check the same.
+fn is_friend(stream: &UnixStream) -> bool {
+    getsockopt(stream, PeerCredentials).is_ok_and(|peer| {
+        peer.uid() == nix::unistd::geteuid().as_raw()
+            && peer.gid() == nix::unistd::getegid().as_raw()
+    })
+}
+
+async fn connection<S: Service>(stream: UnixStream, service: Arc<S>) {
+    let (mut reader, writer) = stream.into_split();
+    let writer = Arc::new(Mutex::new(writer));
+    // Dropped at the end of this function, which tells the calls that only wait.
+    let (_open, closed) = watch::channel(());
+    loop {
+        match message::read(&mut reader).await {
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "connection broke");
+                return;
+            }
+            Ok(Some(Incoming::TooLarge(header))) => {
+                let message = format!("message of {} bytes is over 4 MiB", header.length);
+                answer(&writer, header, Err(Code::ResourceExhausted.status(&message))).await;
+            }
+            Ok(Some(Incoming::Whole(header, payload))) => match request(header, &payload) {
+                Ok(Some(request)) => {
+                    let only_waits = service.only_waits(&request.method);
+                    let call = call(Arc::clone(&service), Arc::clone(&writer), header, request);
+                    if only_waits {
+                        tokio::spawn(call_until(closed.clone(), call));
+                    } else {
+                        tokio::spawn(call);
+                    }
+                }
+                Ok(None) => {}
+                Err(status) => answer(&writer, header, Err(status)).await,
+            },
+        }
+    }
+}
+
+/// The request in a message; `None` for messages that are not for us.
+fn request(header: Header, payload: &[u8]) -> Result<Option<Request>, Status> {
+    if header.kind != frame::TYPE_REQUEST {
+        // Streams are not served, and newer kinds of message are to be passed over.
+        return Ok(None);
+    }
+    if header.stream_id % 2 == 0 {
+        return Err(Code::InvalidArgument.status("stream ids of clients are odd"));
+    }
+    Request::parse_from_bytes(payload)
+        .map(Some)
+        .map_err(|error| Code::InvalidArgument.status(&format!("undecodable request: {error}")))
+}
+
+/// A call that ends with its connection: `closed` errs when that is gone.
+async fn call_until(mut closed: watch::Receiver<()>, call: impl Future<Output = ()>) {
+    tokio::select! {
+        () = call => {}
+        _ = closed.changed() => {}
+    }
+}
+
+async fn call<S: Service>(
+    service: Arc<S>,
+    writer: Arc<Mutex<OwnedWriteHalf>>,
+    header: Header,
+    request: Request,
+) {
+    // A deadline ends waiting only; what changes something goes on, and the caller gives up by
+    // itself.
+    let limit = u64::try_from(request.timeout_nano).ok().filter(|nanos| *nanos > 0);
+    let limit = limit.filter(|_| service.only_waits(&request.method)).map(Duration::from_nanos);
+    let work = service.call(request.service, request.method, request.payload);
+    let result = match limit {
+        None => work.await,
+        Some(limit) => tokio::time::timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(Code::DeadlineExceeded.status(""))),
+    };
+    answer(&writer, header, result).await;
+}
+
+/// Writes the answer of a call. The caller being gone is no error: it went.
+async fn answer(writer: &Mutex<OwnedWriteHalf>, header: Header, result: Result<Vec<u8>, Status>) {
+    if let Err(error) = try_answer(writer, header.stream_id, result).await {
+        tracing::debug!(%error, "answer not delivered");
+    }
+}
+
+async fn try_answer(
+    writer: &Mutex<OwnedWriteHalf>,
+    stream_id: u32,
+    result: Result<Vec<u8>, Status>,
+) -> io::Result<()> {
+    let mut response = Response::new();
+    match result {
+        Ok(payload) if payload.len() > frame::MAX_PAYLOAD - 64 => {
+            let status = Code::ResourceExhausted.status("the answer is over 4 MiB");
+            response.status = Some(status).into();
+        }
+        Ok(payload) => response.payload = payload,
+        Err(status) => response.status = Some(status).into(),
+    }
+    let response = response.write_to_bytes()?;
+    let mut writer = writer.lock().await;
+    message::write(&mut *writer, stream_id, frame::TYPE_RESPONSE, &response).await
+}

@@ -1,0 +1,240 @@
+//! The task service: decode, one call, encode.
+//!
+//! One object answers to both names of the service, since v2 and v3 differ in nothing else.
+
+pub mod convert;
+
+use std::sync::Arc;
+
+use protobuf::Message;
+use runtime_proto::{
+    any,
+    errdefs::Code,
+    options::CheckpointOptions,
+    task::{
+        CheckpointTaskRequest, CloseIORequest, ConnectRequest, ConnectResponse, CreateTaskRequest,
+        CreateTaskResponse, DeleteRequest, DeleteResponse, ExecProcessRequest, KillRequest,
+        PauseRequest, PidsRequest, PidsResponse, ResizePtyRequest, ResumeRequest, SERVICE_V2,
+        SERVICE_V3, ShutdownRequest, StartRequest, StartResponse, StateRequest, StateResponse,
+        StatsRequest, StatsResponse, UpdateTaskRequest, WaitRequest, WaitResponse,
+    },
+    ttrpc::Status,
+    types::Empty,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    container::{Container, ProcessId, Shared},
+    error::{Error, Result},
+    registry::Registry,
+    rpc::server::Service,
+};
+
+/// What a shim serves.
+#[derive(Debug)]
+pub struct TaskService {
+    shared: Shared,
+    registry: Registry,
+    /// Told when the last answer of a shut-down shim is on its way.
+    stop: Arc<Notify>,
+}
+
+impl Service for TaskService {
+    fn only_waits(&self, method: &str) -> bool {
+        matches!(method, "Wait" | "State" | "Connect" | "Stats" | "Pids")
+    }
+
+    async fn call(
+        self: Arc<Self>,
+        service: String,
+        method: String,
+        payload: Vec<u8>,
+    ) -> Result<Vec<u8>, Status> {
+        if service != SERVICE_V2 && service != SERVICE_V3 {
+            return Err(Code::Unimplemented.status(&format!("service {service}")));
+        }
+        self.dispatch(&method, &payload).await.map_err(|error| {
+            tracing::debug!(method, %error, "call failed");
+            error.kind().status(&error.to_string())
+        })
+    }
+}
+
+/// Decodes, calls, encodes.
+async fn answer<Q: Message, A: Message>(
+    payload: &[u8],
+    call: impl AsyncFnOnce(Q) -> Result<A>,
+) -> Result<Vec<u8>> {
+    let request = Q::parse_from_bytes(payload)
+        .map_err(|error| Error::caused(Code::InvalidArgument, "undecodable request", error))?;
+    let response = call(request).await?;
+    response
+        .write_to_bytes()
+        .map_err(|error| Error::caused(Code::Internal, "encode response", error))
+}
+
+impl TaskService {
+    /// A service without containers; `stop` is told when it was shut down.
+    pub fn new(shared: Shared, registry: Registry, stop: Arc<Notify>) -> Self {
+        Self { shared, registry, stop }
+    }
+
+    async fn dispatch(&self, method: &str, payload: &[u8]) -> Result<Vec<u8>> {
+        match method {
+            "State" => answer(payload, async |q| self.state(&q)).await,
+            "Create" => answer(payload, async |q| self.create(q).await).await,
+            "Start" => answer(payload, async |q| self.start(q).await).await,
+            "Delete" => answer(payload, async |q| self.delete(q).await).await,
+            "Pids" => answer(payload, async |q| self.pids(q).await).await,
+            "Pause" => answer(payload, async |q| self.pause(q).await).await,
+            "Resume" => answer(payload, async |q| self.resume(q).await).await,
+            "Checkpoint" => answer(payload, async |q| self.checkpoint(q).await).await,
+            "Kill" => answer(payload, async |q| self.kill(q).await).await,
+            "Exec" => answer(payload, async |q| self.exec(q)).await,
+            "ResizePty" => answer(payload, async |q| self.resize_pty(&q)).await,
+            "CloseIO" => answer(payload, async |q| self.close_io(&q)).await,
+            "Update" => answer(payload, async |q| self.update(q).await).await,
+            "Wait" => answer(payload, async |q| self.wait(q).await).await,
+            "Stats" => answer(payload, async |q| self.stats(q).await).await,
+            "Connect" => answer(payload, async |q| Ok(self.connect(&q))).await,
+            "Shutdown" => answer(payload, async |q| Ok(self.shutdown(&q))).await,
+            unknown => Err(Error::new(Code::Unimplemented, format!("method {unknown}"))),
+        }
+    }
+
+    fn container(&self, id: &str) -> Result<Arc<Container>> {
+        self.registry.get(id)
+    }
+
+    fn state(&self, request: &StateRequest) -> Result<StateResponse> {
+        let container = self.container(&request.id)?;
+        let view = container.view(ProcessId::of(&request.exec_id))?;
+        Ok(convert::state(&container, view))
+    }
+
+    async fn create(&self, request: CreateTaskRequest) -> Result<CreateTaskResponse> {
+        let request = convert::create(request)?;
+        let reservation = self.registry.reserve(&request.id)?;
+        let container = Container::create(&self.shared, request).await?;
+        let mut response = CreateTaskResponse::new();
+        response.pid = container.pid();
+        reservation.fill(container);
+        Ok(response)
+    }
+
+    async fn start(&self, request: StartRequest) -> Result<StartResponse> {
+        let container = self.container(&request.id)?;
+        let mut response = StartResponse::new();
+        response.pid = match ProcessId::of(&request.exec_id) {
+            ProcessId::Init => container.start().await?,
+            ProcessId::Exec(id) => container.start_exec(id).await?,
+        };
+        Ok(response)
+    }
+
+    async fn delete(&self, request: DeleteRequest) -> Result<DeleteResponse> {
+        let container = self.container(&request.id)?;
+        let deleted = match ProcessId::of(&request.exec_id) {
+            ProcessId::Init => {
+                let deleted = container.delete(|| self.registry.remove(&request.id)).await?;
+                // A container's worth of memory is free now; most of it is not needed again.
+                crate::sys::memory::trim();
+                deleted
+            }
+            ProcessId::Exec(id) => container.delete_exec(id).await?,
+        };
+        Ok(convert::deleted(deleted))
+    }
+
+    async fn pids(&self, request: PidsRequest) -> Result<PidsResponse> {
+        let mut response = PidsResponse::new();
+        response.processes = self.container(&request.id)?.pids().await?;
+        Ok(response)
+    }
+
+    async fn pause(&self, request: PauseRequest) -> Result<Empty> {
+        self.container(&request.id)?.pause().await?;
+        Ok(Empty::new())
+    }
+
+    async fn resume(&self, request: ResumeRequest) -> Result<Empty> {
+        self.container(&request.id)?.resume().await?;
+        Ok(Empty::new())
+    }
+
+    async fn checkpoint(&self, request: CheckpointTaskRequest) -> Result<Empty> {
+        let container = self.container(&request.id)?;
+        let options = match request.options.as_ref() {
+            None => CheckpointOptions::new(),
+            Some(sent) if sent.type_url.is_empty() => CheckpointOptions::new(),
+            Some(sent) => any::unpack(sent)
+                .map_err(|error| {
+                    Error::caused(Code::InvalidArgument, "undecodable checkpoint options", error)
+                })?
+                .ok_or_else(|| {
+                    let message = format!("invalid checkpoint options of type {:?}", sent.type_url);
+                    Error::new(Code::InvalidArgument, message)
+                })?,
+        };
+        container.checkpoint(&request.path, &options).await?;
+        Ok(Empty::new())
+    }
+
+    async fn kill(&self, request: KillRequest) -> Result<Empty> {
+        let container = self.container(&request.id)?;
+        let process = ProcessId::of(&request.exec_id);
+        container.kill(process, request.signal, request.all).await?;
+        Ok(Empty::new())
+    }
+
+    fn exec(&self, request: ExecProcessRequest) -> Result<Empty> {
+        self.container(&request.id)?.exec(convert::exec(request)?)?;
+        Ok(Empty::new())
+    }
+
+    fn resize_pty(&self, request: &ResizePtyRequest) -> Result<Empty> {
+        let container = self.container(&request.id)?;
+        container.resize(ProcessId::of(&request.exec_id), request.width, request.height)?;
+        Ok(Empty::new())
+    }
+
+    fn close_io(&self, request: &CloseIORequest) -> Result<Empty> {
+        self.container(&request.id)?.close_stdin(ProcessId::of(&request.exec_id))?;
+        Ok(Empty::new())
+    }
+
+    async fn update(&self, request: UpdateTaskRequest) -> Result<Empty> {
+        self.container(&request.id)?.update(request.resources.as_ref()).await?;
+        Ok(Empty::new())
+    }
+
+    async fn wait(&self, request: WaitRequest) -> Result<WaitResponse> {
+        let container = self.container(&request.id)?;
+        let exit = container.wait(ProcessId::of(&request.exec_id)).await?;
+        let mut response = WaitResponse::new();
+        response.exit_status = exit.status;
+        response.exited_at = Some(crate::publisher::timestamp(exit.at)).into();
+        Ok(response)
+    }
+
+    async fn stats(&self, request: StatsRequest) -> Result<StatsResponse> {
+        let mut response = StatsResponse::new();
+        response.stats = Some(self.container(&request.id)?.stats().await?).into();
+        Ok(response)
+    }
+
+    /// Never fails: managers ask this of a shim to learn whether it lives, by any id.
+    fn connect(&self, request: &ConnectRequest) -> ConnectResponse {
+        let mut response = ConnectResponse::new();
+        response.shim_pid = std::process::id();
+        response.task_pid = self.container(&request.id).map_or(0, |container| container.pid());
+        response
+    }
+
+    fn shutdown(&self, _request: &ShutdownRequest) -> Empty {
+        if self.registry.close_if_empty() {
+            self.stop.notify_one();
+        }
+        Empty::new()
+    }
+}

@@ -1,0 +1,9 @@
+//! System calls that neither the standard library nor nix wraps, each behind a safe function.
+//!
+//! * [`process`]: forking, subreaper, pidfds.
+//! * [`memory`]: settings of the allocator.
+//! * [`title`]: the command line that `ps` shows.
+
+pub mod memory;
+pub mod process;
+pub mod title;

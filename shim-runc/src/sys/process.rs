@@ -1,0 +1,179 @@
+//! Forking, being a subreaper, dying with one's parent, pidfds.
+#![expect(unsafe_code, reason = "fork, pre_exec, prctl and pidfd calls have no safe wrapper")]
+
+use std::{
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+};
+
+use nix::{
+    errno::Errno,
+    sys::{signal::Signal, wait::WaitPidFlag},
+    unistd::{ForkResult, Pid},
+};
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Fork {
+    /// The process that forked, with the pid of the new one.
+    Parent(Pid),
+    /// The new process.
+    Child,
+}
+
+/// Splits this process in two.
+///
+/// # Errors
+/// When threads exist, since they and the locks they hold would not be in the child; or when the
+/// kernel refuses.
+pub fn fork() -> io::Result<Fork> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!("cannot fork with {threads} threads")));
+    }
+    // SAFETY: there is one thread, so the child has every lock free and may go on as the parent.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Fork::Parent(child)),
+        ForkResult::Child => Ok(Fork::Child),
+    }
+}
+
+/// Makes this process the parent of orphaned descendants.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn become_subreaper() -> io::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
+}
+
+/// Starts a core-scheduling group for this process and all it forks from now on.
+///
+/// # Errors
+/// When the kernel has no core scheduling, or refuses.
+pub fn share_core() -> io::Result<()> {
+    const PR_SCHED_CORE: libc::c_int = 62;
+    const CREATE: libc::c_ulong = 1;
+    const SCOPE_PROCESS_GROUP: libc::c_ulong = 2;
+    // SAFETY: this prctl takes integers only.
+    let done = unsafe { libc::prctl(PR_SCHED_CORE, CREATE, 0, SCOPE_PROCESS_GROUP, 0) };
+    Errno::result(done).map(drop).map_err(io::Error::from)
+}
+
+/// Makes the kernel kill the started process when the thread that starts it ends.
+///
+/// An OCI runtime that outlived its shim could finish a `create` after the clean-up of the dead
+/// shim, and leave a container that nobody knows of. The main thread starts all runtimes.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = nix::unistd::getpid();
+    let arm = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if nix::unistd::getppid() == parent {
+            Ok(())
+        } else {
+            // The parent died before the signal was armed.
+            Err(io::Error::from(Errno::ESRCH))
+        }
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing, as is required after fork.
+    unsafe { command.pre_exec(arm) };
+}
+
+/// A handle of a process that stays that process's, however pids are reused.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// A handle of `pid`, which must be an unreaped child of the caller to be the right process.
+    ///
+    /// # Errors
+    /// When there is no such process, or the kernel has no pidfds.
+    pub fn open(pid: Pid) -> io::Result<Self> {
+        // SAFETY: pidfd_open takes two integers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+        let fd = Errno::result(fd).map_err(io::Error::from)?;
+        let fd = libc::c_int::try_from(fd).map_err(io::Error::other)?;
+        // SAFETY: the kernel has just made this descriptor for us, and closes it on exec.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sends a signal by its number, which may be a real-time one.
+    ///
+    /// # Errors
+    /// `ESRCH` when the process is gone, `EINVAL` for a number that is no signal.
+    pub fn send(&self, signal: i32) -> Result<(), Errno> {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the descriptor is open for as long as `self`; a null siginfo is allowed.
+        let done = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, no_info, 0) };
+        Errno::result(done).map(drop)
+    }
+}
+
+/// Sends a signal to a pid, for kernels without pidfds.
+///
+/// # Errors
+/// As kill(2).
+pub fn kill(pid: Pid, signal: i32) -> Result<(), Errno> {
+    // SAFETY: kill takes two integers.
+    Errno::result(unsafe { libc::kill(pid.as_raw(), signal) }).map(drop)
+}
+
+/// Whether `pid` is a child of this process that nobody has waited for yet, alive or not.
+pub fn is_unreaped_child(pid: Pid) -> bool {
+    use nix::sys::wait::Id;
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    #[expect(clippy::disallowed_methods, reason = "WNOWAIT looks at a child and takes nothing")]
+    nix::sys::wait::waitid(Id::Pid(pid), look).is_ok()
+}
+
+/// Collects one child that has ended, if there is one: its pid, and its exit code or 128 + signal.
+///
+/// nix cannot express an end by a real-time signal, and would lose it.
+pub fn collect_child() -> Option<(Pid, u32)> {
+    let mut status: libc::c_int = 0;
+    loop {
+        // SAFETY: waitpid writes one int, which outlives the call.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+        match Errno::result(pid) {
+            Ok(0) | Err(Errno::ECHILD) => return None,
+            Ok(pid) if libc::WIFEXITED(status) => {
+                return Some((Pid::from_raw(pid), libc::WEXITSTATUS(status).cast_unsigned()));
+            }
+            Ok(pid) => {
+                return Some((Pid::from_raw(pid), 128 + libc::WTERMSIG(status).cast_unsigned()));
+            }
+            // Interrupted: ask again. No other error is possible with these arguments.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Takes over a descriptor that the starter of this process left open under a known number.
+///
+/// # Errors
+/// When nothing is open under that number.
+pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is only looked at, for the length of this call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    nix::fcntl::fcntl(borrowed, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    // SAFETY: it is open, as fcntl has shown, and by the contract of starters it is ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes everything but the standard streams. Before this process opens anything itself.
+pub fn close_inherited() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: close_range takes integers. No descriptor from 3 on belongs to an object of this
+    // process: the caller has opened none. A kernel without the call leaves them open.
+    unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
+}
+
+/// Waits for a child that was forked here and is no reaper's business.
+pub fn wait_for(pid: Pid) {
+    #[expect(clippy::disallowed_methods, reason = "the starter has one child and no reaper")]
+    let _ = nix::sys::wait::waitpid(pid, None);
+}
