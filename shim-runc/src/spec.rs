@@ -1,6 +1,6 @@
 //! The little that a shim reads of a bundle's `config.json`.
 
-use std::{collections::HashMap, fs::File, io::BufReader, path::Path};
+use std::{collections::HashMap, path::Path};
 
 use runtime_proto::errdefs::Code;
 use serde::Deserialize;
@@ -41,9 +41,8 @@ impl Spec {
     pub fn read(bundle: &Path) -> Result<Self> {
         let path = bundle.join("config.json");
         let doing = || format!("read {}", path.display());
-        let file = File::open(&path).map_err(|error| Error::io(doing(), error))?;
-        serde_json::from_reader(BufReader::new(file))
-            .map_err(|error| Error::caused(Code::InvalidArgument, doing(), error))
+        let bytes = std::fs::read(&path).map_err(|error| Error::io(doing(), error))?;
+        Self::parse(&bytes).map_err(|error| Error::caused(Code::InvalidArgument, doing(), error))
     }
 
     /// Reads a spec from bytes.
@@ -51,7 +50,9 @@ impl Spec {
     /// # Errors
     /// When they are no OCI spec.
     pub fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
-        serde_json::from_slice(bytes)
+        // A struct may be given as an array of its fields, too; a spec may not.
+        let object: &[u8] = if bytes.trim_ascii_start().starts_with(b"[") { b"" } else { bytes };
+        serde_json::from_slice(object)
     }
 
     /// The group of containers that share a shim with this one, if it is in one.

@@ -14,11 +14,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-    sys::stat::{Mode, umask},
-};
+use nix::fcntl::{Flock, FlockArg};
 use runtime_proto::errdefs::Code;
 use sha2::{Digest, Sha256};
 
@@ -51,13 +47,16 @@ pub enum Group {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    identity: Option<(u64, u64)>,
+    /// Device, inode, and time of binding, since inode numbers are used again.
+    identity: Option<(u64, u64, i64, i64)>,
 }
 
 impl SocketFile {
     /// The file at `path`, as it is now.
     pub fn at(path: PathBuf) -> Self {
-        let identity = fs::symlink_metadata(&path).ok().map(|found| (found.dev(), found.ino()));
+        let identity = fs::symlink_metadata(&path)
+            .ok()
+            .map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()));
         Self { path, identity }
     }
 
@@ -146,16 +145,19 @@ pub fn bind_or_connect(path: &Path) -> Result<Group> {
     }
 }
 
-/// Binds a socket that only we can connect to, from its first moment.
+/// Binds a socket that only we can connect to.
 ///
 /// # Errors
-/// As bind(2) and listen(2).
+/// As bind(2), listen(2) and chmod(2).
 pub fn bind(path: &Path) -> io::Result<Bound> {
-    let before = umask(Mode::from_bits_truncate(0o177));
-    let bound = UnixListener::bind(path);
-    umask(before);
-    let listener = bound?;
-    Ok(Bound { listener, file: SocketFile::at(path.to_owned()) })
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile::at(path.to_owned());
+    // Until here the directory and the check of peers keep others out.
+    if let Err(error) = fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
+        file.remove();
+        return Err(error);
+    }
+    Ok(Bound { listener, file })
 }
 
 /// Makes the directory for sockets, for us alone; one that is there is left as it is.
@@ -169,7 +171,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         // Whatever the umask is, we must be able to use it.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o700)),
-        Err(error) if Errno::from_raw(error.raw_os_error().unwrap_or(0)) == Errno::EEXIST => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -211,6 +213,14 @@ mod tests {
         assert_eq!(parent.permissions().mode() & 0o777, 0o700);
         assert!(matches!(bind_or_connect(&path).unwrap(), Group::Existing(_)));
         drop(bound.listener);
+        // The clock that files are stamped with has moved on.
+        let bound_at = fs::metadata(&path).unwrap().modified().unwrap();
+        let clock = dir.path().join("clock");
+        let now = || {
+            fs::write(&clock, "").unwrap();
+            fs::metadata(&clock).unwrap().modified().unwrap()
+        };
+        while now() <= bound_at {}
         // Nobody listens any more: the next one takes its place, and the first leaves it alone.
         let Group::New(second) = bind_or_connect(&path).unwrap() else { panic!("not bound") };
         bound.file.remove();

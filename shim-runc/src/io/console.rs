@@ -6,7 +6,7 @@ use std::{
     env, fs,
     io::{self, IoSliceMut},
     os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -54,8 +54,14 @@ nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, libc::winsize);
 impl ConsoleSocket {
     /// Must be called inside the runtime.
     pub(super) fn bind() -> Result<Self> {
+        // The runtime directory may be another user's, gone, or too long for a socket's name.
         let runtime_dir = env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-        let parent = runtime_dir.map_or_else(env::temp_dir, PathBuf::from);
+        runtime_dir
+            .and_then(|parent| Self::bind_in(Path::new(&parent)).ok())
+            .map_or_else(|| Self::bind_in(&env::temp_dir()), Ok)
+    }
+
+    fn bind_in(parent: &Path) -> Result<Self> {
         let directory = mkdtemp(&parent.join("shim-console-XXXXXX"))
             .map_err(|errno| Error::io("make console socket directory", io::Error::from(errno)))?;
         let directory = PrivateDirectory(directory);

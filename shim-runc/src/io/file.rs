@@ -19,12 +19,12 @@ use tokio::task::spawn_blocking;
 use super::{
     node::{Node, path_error},
     output::{Label, Running},
-    relay::Failure,
+    relay::{COPY_CHUNK, Failure},
     source::Source,
 };
 use crate::error::{Error, Result};
 
-/// The buffer of one burst.
+/// The buffer of a burst that is more than a few lines.
 const CHUNK: usize = 64 << 10;
 
 /// Bytes after which a burst gives its thread back: the pool is small and shared.
@@ -130,11 +130,17 @@ impl FileSink {
 
 /// Runs on the pool. The second value is the first write that failed.
 fn append_burst(source: &OwnedFd, mut file: &File) -> (Burst, Option<io::Error>) {
-    let mut chunk = vec![0; CHUNK];
+    // Most bursts are a line: they need no heap.
+    let mut small = [0; COPY_CHUNK];
+    let mut large = Vec::new();
     let mut lost = None;
     let mut moved = 0;
     while moved < BURST {
-        match read(source, &mut chunk) {
+        if moved >= COPY_CHUNK && large.is_empty() {
+            large.resize(CHUNK, 0);
+        }
+        let chunk = if large.is_empty() { &mut small[..] } else { &mut large[..] };
+        match read(source, chunk) {
             Ok(0) => return (Burst::End, lost),
             Ok(filled) => {
                 moved += filled;

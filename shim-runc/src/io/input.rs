@@ -23,9 +23,10 @@ use super::{
     source::Source,
 };
 
-/// How soon a terminal that takes no more input is tried again. The kernel makes room in a worker,
+/// Pauses between tries to type into a terminal that is full. The kernel makes room in a worker,
 /// after it has told the writer that there is room, so its word cannot be waited for.
-const TERMINAL_RETRY: Duration = Duration::from_millis(20);
+const TERMINAL_FIRST: Duration = Duration::from_millis(10);
+const TERMINAL_LAST: Duration = Duration::from_millis(500);
 
 /// Where input comes from.
 #[derive(Debug)]
@@ -141,10 +142,17 @@ async fn type_end(line_open: bool, master: BorrowedFd<'_>) -> Result<(), Failure
 }
 
 async fn type_all(mut bytes: &[u8], master: BorrowedFd<'_>) -> Result<(), Failure> {
+    let mut pause = TERMINAL_FIRST;
     while !bytes.is_empty() {
         match write(master, bytes) {
-            Ok(0) | Err(Errno::EAGAIN) => sleep(TERMINAL_RETRY).await,
-            Ok(written) => bytes = &bytes[written..],
+            Ok(0) | Err(Errno::EAGAIN) => {
+                sleep(pause).await;
+                pause = TERMINAL_LAST.min(pause * 2);
+            }
+            Ok(written) => {
+                bytes = &bytes[written..];
+                pause = TERMINAL_FIRST;
+            }
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(Failure::Sink(errno.into())),
         }

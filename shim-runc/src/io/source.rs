@@ -20,10 +20,11 @@ use super::{
     readiness::{Watched, watch},
 };
 
-/// How often a terminal that nobody holds open is looked at again. A process may close its terminal
-/// and open it later (systemd does so with /dev/console), and the kernel announces that with
-/// nothing but data. Runs only in that state.
-const HANGUP_RECHECK: Duration = Duration::from_millis(100);
+/// Pauses between looks at a terminal that nobody holds open. A process may close its terminal and
+/// open it later (systemd does so with /dev/console), and epoll, which goes on reporting the
+/// hang-up, does not tell. The terminal's buffer holds what is written meanwhile.
+const HANGUP_FIRST: Duration = Duration::from_millis(50);
+const HANGUP_LAST: Duration = Duration::from_secs(2);
 
 /// A non-blocking descriptor to read from, and how its end is recognised.
 #[derive(Debug)]
@@ -101,11 +102,13 @@ impl Source {
         if *exited.borrow() {
             return Ok(true);
         }
+        let mut pause = HANGUP_FIRST;
         loop {
             select! {
                 _ = exited.wait_for(|gone| *gone) => return Ok(false),
-                () = sleep(HANGUP_RECHECK) => {}
+                () = sleep(pause) => {}
             }
+            pause = HANGUP_LAST.min(pause * 2);
             let events = events_now(self.fd.get_ref(), PollFlags::POLLIN);
             if events.contains(PollFlags::POLLIN) || !events.contains(PollFlags::POLLHUP) {
                 break;

@@ -355,8 +355,9 @@ mod tests {
 
     fn init_event() -> impl Strategy<Value = InitEvent> {
         use InitEvent as E;
-        let all = [E::Started, E::Pausing, E::PauseFailed, E::Paused, E::Resumed, E::Exited];
-        proptest::sample::select(&all[..])
+        const ALL: [InitEvent; 6] =
+            [E::Started, E::Pausing, E::PauseFailed, E::Paused, E::Resumed, E::Exited];
+        proptest::sample::select(&ALL[..])
     }
 
     proptest! {

@@ -105,7 +105,7 @@ fn request(header: Header, payload: &[u8]) -> Result<Option<Request>, Status> {
         // Streams are not served, and newer kinds of message are to be passed over.
         return Ok(None);
     }
-    if header.stream_id % 2 == 0 {
+    if header.stream_id.is_multiple_of(2) {
         return Err(Code::InvalidArgument.status("stream ids of clients are odd"));
     }
     Request::parse_from_bytes(payload)

@@ -242,12 +242,18 @@ async fn closing_ends_readers_although_the_process_still_writes() {
     let (io, child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
     io.attach().await.unwrap();
     let path = client.stdout.clone();
-    let reader = spawn_blocking(move || read_all(&path));
+    let mut reader = apart(move || File::open(path).unwrap()).await;
     let mut process = process_end(child.stdout);
     process.write_all(b"last words").unwrap();
     until("the bytes left the process's pipe", || is_empty(&process)).await;
     soon(io.close()).await;
-    assert_eq!(soon(reader).await.unwrap(), b"last words");
+    let heard = apart(move || {
+        let mut heard = String::new();
+        reader.read_to_string(&mut heard).unwrap();
+        heard
+    })
+    .await;
+    assert_eq!(heard, "last words");
     assert_eq!(process.write_all(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
 }
 
