@@ -77,7 +77,7 @@ mod tests {
     fn frozen_in(state: &str) -> (tempfile::TempDir, Cgroup) {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("freezer.state"), state).unwrap();
-        let layout = Layout::V1(vec![(vec!["freezer".into()], directory.path().to_owned())]);
+        let layout = Layout::v1(&["freezer"], directory.path());
         (directory, Cgroup::from(layout))
     }
 
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn without_a_freezer_the_error_says_not_found() {
-        let nowhere = Layout::V1(vec![(vec!["freezer".into()], "/nonexistent/cgroup".into())]);
-        for layout in [nowhere, Layout::V1(vec![(vec!["memory".into()], "/".into())])] {
+        let nowhere = Layout::v1(&["freezer"], Path::new("/nonexistent/cgroup"));
+        for layout in [nowhere, Layout::v1(&["memory"], Path::new("/"))] {
             let cgroup = Cgroup::from(layout);
             assert_eq!(cgroup.freezer_state().unwrap_err().kind(), Code::NotFound);
             assert_eq!(cgroup.thaw().unwrap_err().kind(), Code::NotFound);

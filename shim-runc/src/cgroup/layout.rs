@@ -82,11 +82,22 @@ pub(super) fn is_unified(mounts: &[CgroupMount]) -> bool {
     mounts.iter().any(CgroupMount::is_v2) && !mounts.iter().any(CgroupMount::decides)
 }
 
+/// A process's cgroup in one v1 hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct V1Group {
+    /// The controllers of the hierarchy, or its name.
+    pub(super) controllers: Vec<String>,
+    /// The cgroup.
+    pub(super) directory: PathBuf,
+    /// Whether it is the top of what is mounted: where processes are that nobody put elsewhere.
+    pub(super) is_top: bool,
+}
+
 /// The directories of one process's cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// One directory for each v1 hierarchy, each with its controllers.
-    V1(Vec<(Vec<String>, PathBuf)>),
+    /// One for each v1 hierarchy.
+    V1(Vec<V1Group>),
     /// The one directory, and the top of the tree it is in.
     Unified {
         /// Mount point of the hierarchy.
@@ -107,31 +118,49 @@ impl Layout {
             let (mount, dir) = memberships.iter().find(|line| line.is_v2()).and_then(locate)?;
             return Some(Self::Unified { top: mount.mount_point.clone(), dir });
         }
-        let directories: Vec<_> = memberships
-            .iter()
-            .filter(|membership| !membership.is_v2())
-            .filter_map(|membership| Some((membership.controllers.clone(), locate(membership)?.1)))
-            .collect();
-        (!directories.is_empty()).then_some(Self::V1(directories))
+        let group = |membership: &Membership| {
+            let (mount, directory) = locate(membership)?;
+            let is_top = directory == mount.mount_point;
+            Some(V1Group { controllers: membership.controllers.clone(), directory, is_top })
+        };
+        let groups: Vec<_> = memberships.iter().filter(|m| !m.is_v2()).filter_map(group).collect();
+        (!groups.is_empty()).then_some(Self::V1(groups))
     }
 
     /// The directory that has a controller's files; in v2 every controller has the same.
     pub(super) fn controller(&self, name: &str) -> Option<&Path> {
         match self {
-            Self::V1(directories) => directories
+            Self::V1(groups) => groups
                 .iter()
-                .find(|(controllers, _)| controllers.iter().any(|controller| controller == name))
-                .map(|(_, directory)| directory.as_path()),
+                .find(|group| group.controllers.iter().any(|controller| controller == name))
+                .map(|group| group.directory.as_path()),
             Self::Unified { dir, .. } => Some(dir),
         }
     }
 
-    /// Whether any of the directories is still there.
+    /// Whether the cgroup is still there: any directory that was made for it, or, for a process
+    /// that was never given one, where it was found.
     pub(super) fn exists(&self) -> bool {
         match self {
-            Self::V1(directories) => directories.iter().any(|(_, directory)| directory.is_dir()),
+            Self::V1(groups) => {
+                let own = groups.iter().any(|group| !group.is_top);
+                groups.iter().any(|group| group.is_top != own && group.directory.is_dir())
+            }
             Self::Unified { dir, .. } => dir.is_dir(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Layout {
+    /// Hierarchies of one controller each, with their cgroup in the same directory.
+    pub(super) fn v1(controllers: &[&str], directory: &Path) -> Self {
+        let group = |&controller: &&str| V1Group {
+            controllers: vec![controller.to_owned()],
+            directory: directory.to_owned(),
+            is_top: false,
+        };
+        Self::V1(controllers.iter().map(group).collect())
     }
 }
 
@@ -165,6 +194,23 @@ mod tests {
         assert_eq!(directory(&layout, "cpuacct").unwrap(), "/sys/fs/cgroup/cpu,cpuacct/c/1");
         assert_eq!(directory(&layout, "name=systemd").unwrap(), "/sys/fs/cgroup/systemd/s");
         assert_eq!(directory(&layout, "pids"), None);
+    }
+
+    #[test]
+    fn a_cgroup_exists_as_long_as_a_directory_of_its_own() {
+        let top = tempfile::tempdir().unwrap();
+        let (own, top) = (top.path().join("own"), top.path().to_owned());
+        std::fs::create_dir(&own).unwrap();
+        let group = |directory: &PathBuf, is_top| V1Group {
+            controllers: vec!["pids".into()],
+            directory: directory.clone(),
+            is_top,
+        };
+        let layout = Layout::V1(vec![group(&top, true), group(&own, false)]);
+        assert!(layout.exists());
+        std::fs::remove_dir(&own).unwrap();
+        assert!(!layout.exists(), "the top of a hierarchy is nobody's own");
+        assert!(Layout::V1(vec![group(&top, true)]).exists(), "but some are nowhere else");
     }
 
     #[test]

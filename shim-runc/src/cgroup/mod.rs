@@ -120,7 +120,7 @@ mod tests {
     fn a_removed_cgroup_does_not_exist() {
         let directory = tempfile::tempdir().unwrap();
         let dir = directory.path().to_owned();
-        let v1 = Cgroup::from(Layout::V1(vec![(vec!["memory".into()], dir.clone())]));
+        let v1 = Cgroup::from(Layout::v1(&["memory"], &dir));
         let v2 = Cgroup::from(Layout::Unified { top: "/".into(), dir });
         assert_eq!(v1.stats().unwrap().type_url, "io.containerd.cgroups.v1.Metrics");
         assert_eq!(v2.stats().unwrap().type_url, "io.containerd.cgroups.v2.Metrics");

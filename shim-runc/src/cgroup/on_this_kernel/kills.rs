@@ -70,7 +70,7 @@ async fn a_kill_of_a_neighbour_is_not_ours() {
         fs::create_dir(&dir).unwrap();
         let layout = match parent.cgroup.layout() {
             Layout::Unified { top, .. } => Layout::Unified { top: top.clone(), dir: dir.clone() },
-            Layout::V1(_) => Layout::V1(vec![(vec!["memory".into()], dir.clone())]),
+            Layout::V1(_) => Layout::v1(&["memory"], &dir),
         };
         (OomWatch::open(&Cgroup::from(layout)).unwrap(), dir)
     };
@@ -93,6 +93,6 @@ async fn a_watch_leaves_no_descriptor_behind() {
         assert!(waiting.is_err());
     }
     assert!(open() < before + 100, "{} descriptors before, {} after", before, open());
-    let without = Cgroup::from(Layout::V1(vec![(vec!["pids".into()], "/".into())]));
+    let without = Cgroup::from(Layout::v1(&["pids"], Path::new("/")));
     assert_eq!(OomWatch::open(&without).unwrap_err().kind(), Code::NotFound);
 }

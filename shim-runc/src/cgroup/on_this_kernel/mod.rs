@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::layout::V1Group;
 use super::*;
 use crate::mount::on_this_kernel::skip;
 
@@ -57,11 +58,14 @@ impl Fresh {
             Layout::Unified { top, .. } => {
                 Layout::Unified { top: top.clone(), dir: top.join(&name) }
             }
-            Layout::V1(own) => Layout::V1(
-                own.iter()
-                    .map(|(names, directory)| (names.clone(), directory.join(&name)))
-                    .collect(),
-            ),
+            Layout::V1(own) => {
+                let below = |group: &V1Group| V1Group {
+                    controllers: group.controllers.clone(),
+                    directory: group.directory.join(&name),
+                    is_top: false,
+                };
+                Layout::V1(own.iter().map(below).collect())
+            }
         };
         let fresh = Self { cgroup: Cgroup::from(layout) };
         for directory in fresh.directories() {
@@ -78,7 +82,7 @@ impl Fresh {
     fn directories(&self) -> Vec<PathBuf> {
         match self.cgroup.layout() {
             Layout::Unified { dir, .. } => vec![dir.clone()],
-            Layout::V1(own) => own.iter().map(|(_, directory)| directory.clone()).collect(),
+            Layout::V1(own) => own.iter().map(|group| group.directory.clone()).collect(),
         }
     }
 

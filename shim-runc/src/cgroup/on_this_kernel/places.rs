@@ -40,7 +40,7 @@ fn joins_where_it_exists(shell: &Shell) {
         return;
     };
     let name = format!("shim-test-{}-join-v1", std::process::id());
-    let layout = Layout::V1(vec![(vec!["memory".into()], memory.mount_point.join(&name))]);
+    let layout = Layout::v1(&["memory"], &memory.mount_point.join(&name));
     let only = Fresh { cgroup: Cgroup::from(layout) };
     fs::create_dir(memory.mount_point.join(&name)).unwrap();
     add_pid(&format!("/{name}"), shell.pid()).unwrap();

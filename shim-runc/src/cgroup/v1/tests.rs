@@ -1,5 +1,4 @@
 use std::fs;
-use std::path::Path;
 
 use proptest::prelude::*;
 
@@ -10,13 +9,8 @@ fn fixture(controllers: &[&str], contents: &[(&str, &str)]) -> (tempfile::TempDi
     for (name, content) in contents {
         fs::write(directory.path().join(name), content).unwrap();
     }
-    let layout = layout_of(controllers, directory.path());
+    let layout = Layout::v1(controllers, directory.path());
     (directory, layout)
-}
-
-fn layout_of(controllers: &[&str], directory: &Path) -> Layout {
-    let hierarchy = |&name: &&str| (vec![name.to_owned()], directory.to_owned());
-    Layout::V1(controllers.iter().map(hierarchy).collect())
 }
 
 const ALL: [&str; 7] = ["cpu", "cpuacct", "memory", "pids", "blkio", "hugetlb", "rdma"];
@@ -118,11 +112,12 @@ fn controllers_that_are_not_mounted_are_left_out() {
 #[test]
 fn a_controllers_directory_may_be_gone() {
     let (directory, _) = fixture(&[], FILES);
-    let Layout::V1(mut hierarchies) = layout_of(&["pids"], directory.path()) else {
-        unreachable!("a v1 layout was asked for")
-    };
-    hierarchies.push((vec!["memory".into()], directory.path().join("gone")));
-    let metrics = metrics(&Layout::V1(hierarchies));
+    let gone = directory.path().join("gone");
+    let groups = [(&["pids"], directory.path()), (&["memory"], &gone)].map(|(controllers, dir)| {
+        let Layout::V1(groups) = Layout::v1(controllers, dir) else { unreachable!("it is v1") };
+        groups
+    });
+    let metrics = metrics(&Layout::V1(groups.concat()));
     assert_eq!(metrics.pids.current, 3);
     assert_eq!(metrics.memory.usage.usage, 0);
 }
@@ -134,6 +129,6 @@ proptest! {
         for (name, _) in FILES {
             fs::write(directory.path().join(name), &text).unwrap();
         }
-        let _ = metrics(&layout_of(&ALL, directory.path()));
+        let _ = metrics(&Layout::v1(&ALL, directory.path()));
     }
 }
