@@ -57,10 +57,8 @@ async fn lost(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     let shim = &entry.shim;
     shim.close().await;
-    if inner.shims.is_alone(shim) {
-        // It may have closed the connection and still be there.
-        shim.force_end().await;
-    }
+    // It may have closed the connection and still be there.
+    shim.force_end().await;
     let found = binary_delete(inner, entry).await;
     let published = entry.published();
     remove_bundle(shim.bundle()).await;

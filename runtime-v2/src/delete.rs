@@ -65,7 +65,7 @@ pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exi
 async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Exit> {
     let shim = &entry.shim;
     if !shim.is_ending() {
-        inner.shims.shut_down(shim).await;
+        shim.shut_down().await;
     }
     shim.bundle()
         .blocking(|bundle| {

@@ -72,7 +72,7 @@ impl Handler for Forward {
             .map_err(|error| Code::InvalidArgument.status(&error.to_string()))?;
         let envelope = forwarded.envelope.into_option().unwrap_or_default();
         check(&envelope).map_err(|why| Code::InvalidArgument.status(why))?;
-        self.manager.observe(&envelope);
+        self.manager.observe(&envelope).await;
         let published = self.sink.publish(envelope).await;
         published.map_err(|error| error.kind().status(&error.to_string()))?;
         Ok(Empty::new().write_to_bytes().unwrap_or_default())

@@ -49,6 +49,7 @@ mod load;
 mod runtime_path;
 mod shim_binary;
 mod shim_log;
+mod shim_users;
 mod socket_file;
 mod stray;
 

@@ -2,16 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use protobuf::Message;
 use runtime_proto::{bootstrap::Bootstrap, task::ShutdownRequest, types::Empty};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     bundle::Bundle,
@@ -19,6 +16,7 @@ use crate::{
     error::{Error, Result},
     id::Key,
     shim_log::ShimLog,
+    shim_users::{Use, Users},
     socket_file, stray,
 };
 
@@ -43,8 +41,9 @@ pub struct Shim {
     binary: Option<PathBuf>,
     origin: Origin,
     log: Mutex<Option<ShimLog>>,
-    /// Set when its end has begun; it then counts no more as a user of a shared process.
-    ending: AtomicBool,
+    /// Its use of the process, which may be shared; given up when its end begins.
+    using: Mutex<Option<Use>>,
+    users: Users,
 }
 
 /// What a [`Shim`] is made of.
@@ -55,13 +54,14 @@ pub(crate) struct Parts {
     pub(crate) binary: Option<PathBuf>,
     pub(crate) origin: Origin,
     pub(crate) log: Option<ShimLog>,
+    pub(crate) users: Users,
 }
 
 impl Shim {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { bundle, location, client, binary, origin, log } = parts;
-        let (log, ending) = (Mutex::new(log), AtomicBool::new(false));
-        Self { bundle, location, client, binary, origin, log, ending }
+        let Parts { bundle, location, client, binary, origin, log, users } = parts;
+        let using = Mutex::new(Some(users.begin(&location.address)));
+        Self { bundle, location, client, binary, origin, log: Mutex::new(log), using, users }
     }
 
     /// Namespace and id.
@@ -103,8 +103,18 @@ impl Shim {
         &self.client
     }
 
+    /// Whether its end has begun.
     pub(crate) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+        self.using.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn begin_end(&self) {
+        self.using.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Whether nobody else in this manager uses the process; for a shim whose end has begun.
+    fn is_unused(&self) -> bool {
+        !self.users.any(self.address())
     }
 
     /// One call, with the id in its error.
@@ -140,36 +150,36 @@ impl Shim {
 
     /// Asks the process to end, closes the connection, and reads the last of the log.
     ///
-    /// A shim that serves other containers ignores the request until the last one. `alone` says
-    /// that no other entry of the manager uses it: then one that was started must end, and is
-    /// made to.
-    pub(crate) async fn shut_down(&self, alone: impl Fn() -> bool) {
-        self.ending.store(true, Ordering::Release);
-        let alone = alone();
+    /// A shim that serves other containers ignores the request until the last one. If no other
+    /// entry of the manager uses it, one that was started must end, and is made to.
+    pub(crate) async fn shut_down(&self) {
+        self.begin_end();
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut request = ShutdownRequest::new();
         request.id = self.key().id.to_string();
         let asked: Result<Empty> = self.call("Shutdown", &request, Some(SHUTDOWN_TIMEOUT)).await;
-        if let Err(error) = asked
-            && !error.is_closed()
-        {
-            tracing::debug!(key = %self.key(), %error, "shim refused to shut down");
-        }
-        if alone && self.origin == Origin::Started {
+        match asked {
             // The answer comes before the end; too long a wait shows below.
-            let _ = timeout(SHUTDOWN_TIMEOUT, self.client.closed()).await;
+            Ok(_) if self.is_unused() && self.origin == Origin::Started => {
+                let _ = timeout_at(deadline, self.client.closed()).await;
+            }
+            Err(error) if !error.is_closed() => {
+                tracing::debug!(key = %self.key(), %error, "shim refused to shut down");
+            }
+            Ok(_) | Err(_) => {}
         }
         let ended = self.client.is_closed();
         self.close().await;
-        if alone && ended {
-            socket_file::remove_if_unused(self.address()).await;
-        } else if alone {
+        if ended {
+            self.remove_socket().await;
+        } else {
             self.force_end().await;
         }
     }
 
     /// Closes the connection and stops reading the log.
     pub(crate) async fn close(&self) {
-        self.ending.store(true, Ordering::Release);
+        self.begin_end();
         self.client.close();
         self.client.closed().await;
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -178,18 +188,18 @@ impl Shim {
         }
     }
 
-    /// Makes sure of the end of a process that no other entry uses. One that was joined belongs
-    /// to a sandbox, and is left alone.
+    /// Makes sure of the end of a process, unless it is still used. One that was joined belongs to
+    /// a sandbox, and is left alone.
     pub(crate) async fn force_end(&self) {
-        if self.origin == Origin::Started {
-            match stray::kill_shim_of(&self.bundle, self.binary()).await {
-                Ok(0) => {}
-                Ok(count) => {
-                    tracing::warn!(key = %self.key(), count, "killed a shim that did not end");
-                }
-                Err(error) => tracing::warn!(key = %self.key(), %error, "a shim may be left"),
-            }
+        if self.origin == Origin::Started && self.is_unused() {
+            stray::make_sure(&self.bundle, self.binary(), Some(self.address())).await;
         }
-        socket_file::remove_if_unused(self.address()).await;
+        self.remove_socket().await;
+    }
+
+    async fn remove_socket(&self) {
+        if self.is_unused() {
+            socket_file::remove_if_unused(self.address()).await;
+        }
     }
 }

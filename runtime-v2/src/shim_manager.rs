@@ -31,6 +31,7 @@ use crate::{
     shim::{Origin, Parts, SHUTDOWN_TIMEOUT, Shim},
     shim_binary::{Eras, ShimBinary},
     shim_log::ShimLog,
+    shim_users::Users,
     socket_file, stray,
 };
 
@@ -54,6 +55,7 @@ pub struct ShimManager {
     /// A plain lock: held for lookups and entries only.
     slots: Mutex<HashMap<Key, Slot>>,
     cleaners: Semaphore,
+    users: Users,
 }
 
 #[derive(Debug)]
@@ -84,12 +86,17 @@ impl ShimManager {
             eras: Eras::default(),
             slots: Mutex::default(),
             cleaners: Semaphore::new(MAX_CLEANERS),
+            users: Users::default(),
         }))
     }
 
     /// The surroundings.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(crate) fn users(&self) -> Users {
+        self.users.clone()
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Key, Slot>> {
@@ -148,20 +155,6 @@ impl ShimManager {
         let is_it =
             matches!(slots.get(shim.key()), Some(Slot::Live(live)) if Arc::ptr_eq(live, shim));
         is_it && slots.remove(shim.key()).is_some()
-    }
-
-    /// Whether no other entry uses the process of this shim.
-    pub(crate) fn is_alone(&self, shim: &Shim) -> bool {
-        self.is_unused(shim.address(), shim.key())
-    }
-
-    fn is_unused(&self, address: &str, except: &Key) -> bool {
-        !self.slots().values().any(|slot| match slot {
-            Slot::Live(other) => {
-                other.key() != except && other.address() == address && !other.is_ending()
-            }
-            Slot::Reserved(_) => false,
-        })
     }
 
     /// The shim binary of a runtime.
@@ -240,6 +233,7 @@ impl ShimManager {
             binary: Some(binary.to_path_buf()),
             origin: Origin::Started,
             log: Some(log),
+            users: self.users(),
         }))
     }
 
@@ -274,52 +268,49 @@ impl ShimManager {
             binary: Some(binary.to_path_buf()),
             origin: Origin::Joined,
             log: None,
+            users: self.users(),
         }))
     }
 
     /// Ends what `start` has left in a bundle that will not be used: by request, if its address
-    /// is known and it listens to reason, then by force.
+    /// is known and it listens to reason, then by force. What others use is let be.
     pub(crate) async fn abandon(
         &self,
         bundle: &Bundle,
         binary: Option<&Path>,
         location: Option<&Bootstrap>,
     ) {
-        if let Some(location) = location {
-            farewell(bundle.key(), location).await;
+        match location {
+            None => stray::make_sure(bundle, binary, None).await,
+            Some(location) if self.users.any(&location.address) => {}
+            Some(location) => {
+                farewell(bundle.key(), location).await;
+                self.bury(bundle, binary, Some(location)).await;
+            }
         }
-        self.abandon_silently(bundle, binary, location).await;
     }
 
-    /// The same for a shim that does not answer anyway.
-    pub(crate) async fn abandon_silently(
+    /// Makes sure that a shim which does not answer is gone, unless others use its process.
+    pub(crate) async fn bury(
         &self,
         bundle: &Bundle,
         binary: Option<&Path>,
         location: Option<&Bootstrap>,
     ) {
-        let key = bundle.key();
-        if location.is_none_or(|location| self.is_unused(&location.address, key)) {
-            match stray::kill_shim_of(bundle, binary).await {
-                Ok(0) => {}
-                Ok(count) => tracing::warn!(%key, count, "killed a shim that was left behind"),
-                Err(error) => tracing::warn!(%key, %error, "a shim may be left behind"),
-            }
-            if let Some(location) = location {
-                socket_file::remove_if_unused(&location.address).await;
-            }
+        let address = location.map(|location| location.address.as_str());
+        if address.is_some_and(|address| self.users.any(address)) {
+            return;
         }
-    }
-
-    /// Ends a shim: asks it, closes, and makes sure if nobody else uses it.
-    pub(crate) async fn shut_down(&self, shim: &Shim) {
-        shim.shut_down(|| self.is_alone(shim)).await;
+        stray::make_sure(bundle, binary, address).await;
+        if let Some(address) = address {
+            socket_file::remove_if_unused(address).await;
+        }
     }
 }
 
 /// Asks an unwanted shim to go. Its version may be one we do not know; the request has not changed
-/// since v2, and a shim that serves others ignores it.
-async fn farewell(key: &Key, location: &Bootstrap) {
+/// since v2.
+pub(crate) async fn farewell(key: &Key, location: &Bootstrap) {
     let known = Bootstrap { version: runtime_proto::bootstrap::MAX_VERSION, ..location.clone() };
     let Ok(client) = TaskClient::connect(&known, &key.namespace, FAREWELL_TIMEOUT).await else {
         return;

@@ -23,6 +23,7 @@ use runtime_proto::{
 use tokio::sync::watch;
 
 use crate::{
+    bundle::ExitNote,
     id::{ExecId, Key},
     shim::Shim,
 };
@@ -61,6 +62,21 @@ pub struct Exit {
     pub status: u32,
     /// When; none for a process that never ran.
     pub at: Option<Timestamp>,
+}
+
+impl From<ExitNote> for Exit {
+    fn from(note: ExitNote) -> Self {
+        let mut at = Timestamp::new();
+        (at.seconds, at.nanos) = (note.seconds, note.nanos);
+        Self { pid: note.pid, status: note.status, at: Some(at) }
+    }
+}
+
+impl From<&Exit> for ExitNote {
+    fn from(exit: &Exit) -> Self {
+        let (seconds, nanos) = exit.at.as_ref().map_or((0, 0), |at| (at.seconds, at.nanos));
+        Self { pid: exit.pid, status: exit.status, seconds, nanos }
+    }
 }
 
 /// Where a process reads and writes, by path or URI; empty is nowhere.

@@ -161,24 +161,14 @@ impl TaskManager {
     }
 
     /// Learns from an event of a shim what the manager need not say again, should that shim die.
-    /// To be called with every event that passes through the embedder.
-    pub fn observe(&self, event: &Envelope) {
-        if event.topic != TaskExit::TOPIC {
-            return;
-        }
-        let Some(packed) = event.event.as_ref() else { return };
-        let Ok(Some(exit)) = any::unpack::<TaskExit>(packed) else { return };
-        // The end of an exec is not the end of the task.
-        if !exit.id.is_empty() && exit.id != exit.container_id {
-            return;
-        }
-        let Ok(key) = Key::new(event.namespace.as_str(), exit.container_id) else { return };
-        if let Some(entry) = self.inner.entry(&key) {
-            entry.note_published(Exit {
-                pid: exit.pid,
-                status: exit.exit_status,
-                at: exit.exited_at.into_option(),
-            });
+    /// To be called with every event that passes through the embedder, before it is handed on.
+    pub async fn observe(&self, event: &Envelope) {
+        let Some((key, exit)) = exit_of_task(event) else { return };
+        let Some(entry) = self.inner.entry(&key) else { return };
+        entry.note_published(exit.clone());
+        let noted = entry.shim.bundle().blocking(move |bundle| bundle.write_exit((&exit).into()));
+        if let Err(error) = noted.await {
+            tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "an exit is not noted");
         }
     }
 
@@ -223,6 +213,21 @@ impl Inner {
     pub(crate) fn work(&self) -> Arc<RwLock<()>> {
         Arc::clone(&self.work)
     }
+}
+
+/// The exit of a task's init, if that is what the event tells.
+fn exit_of_task(event: &Envelope) -> Option<(Key, Exit)> {
+    if event.topic != TaskExit::TOPIC {
+        return None;
+    }
+    let exit: TaskExit = any::unpack(event.event.as_ref()?).ok()??;
+    // The end of an exec is not the end of the task.
+    if !exit.id.is_empty() && exit.id != exit.container_id {
+        return None;
+    }
+    let key = Key::new(event.namespace.as_str(), exit.container_id).ok()?;
+    let at = exit.exited_at.into_option();
+    Some((key, Exit { pid: exit.pid, status: exit.exit_status, at }))
 }
 
 fn not_found(key: &Key) -> Error {

@@ -50,7 +50,7 @@ pub(super) fn make_bundle(path: &Path, gid: Option<u32>) -> Result<()> {
 pub(super) fn make_work(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::io(format!("clear work directory {}", path.display()), error));
+            Err(Error::io(format!("clear work directory {}", path.display()), error))
         }
         _ => make(path, 0o711),
     }

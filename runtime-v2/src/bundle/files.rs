@@ -9,6 +9,7 @@ use std::{
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use runtime_proto::{bootstrap::Bootstrap, errdefs::Code};
+use serde::{Deserialize, Serialize};
 
 use super::Bundle;
 use crate::error::{Error, Result};
@@ -22,6 +23,16 @@ const BINARY_PATH: &str = "shim-binary-path";
 const SANDBOX: &str = "sandbox";
 const LOG: &str = "log";
 const INIT_PID: &str = "init.pid";
+const EXIT: &str = "exit.json";
+
+/// An exit that was published, as this manager alone writes and reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExitNote {
+    pub(crate) pid: u32,
+    pub(crate) status: u32,
+    pub(crate) seconds: i64,
+    pub(crate) nanos: i32,
+}
 
 /// What a bundle says about where its shim is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +122,22 @@ impl Bundle {
     pub(crate) fn init_pid(&self) -> Option<u32> {
         let bytes = read_small(&self.path().join(INIT_PID)).ok()?;
         std::str::from_utf8(&bytes).ok()?.trim().parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// Notes that init's exit was published. Should the shim die later, perhaps under another
+    /// manager, the exit is not made up a second time.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_exit(&self, exit: ExitNote) -> Result<()> {
+        let text = serde_json::to_vec(&exit)
+            .map_err(|error| Error::caused(Code::Internal, "encode an exit", error))?;
+        write_atomic(&self.path().join(EXIT), &text, 0o600)
+    }
+
+    /// Init's exit, if it was published.
+    pub(crate) fn exit(&self) -> Option<ExitNote> {
+        serde_json::from_slice(&read_small(&self.path().join(EXIT)).ok()?).ok()
     }
 
     /// The shim's log fifo, made if it is not there.

@@ -1,13 +1,15 @@
 //! First stage: there is a bundle.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use runtime_proto::{
     bootstrap::{Bootstrap, MAX_VERSION, Protocol},
     errdefs::Code,
 };
 
-use super::{Caller, CreateOptions, Endpoint, launched::Launched, stale};
+use super::{Caller, CreateOptions, Endpoint, gone, launched::Launched, stale};
+use tokio::time::timeout;
+
 use crate::{
     bundle::Bundle,
     error::{Error, Result},
@@ -17,6 +19,10 @@ use crate::{
     shim_manager::Reservation,
     task_manager::Inner,
 };
+
+/// For a `start` whose caller went away: it takes milliseconds, and when it has ended it is known
+/// what there is to undo. One that is cut off has to be searched for.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A bundle, and nothing that runs.
 pub(super) struct Bundled {
@@ -54,9 +60,23 @@ impl Bundled {
 
     /// Starts a shim, or joins that of the sandbox.
     pub(super) async fn launch(self, caller: &mut Caller) -> Result<Launched> {
-        let key = self.reservation.key().clone();
-        match caller.run(&key, self.shim()).await {
-            Ok(shim) => Ok(Launched::new(self, shim)),
+        let started = {
+            let starting = self.shim();
+            tokio::pin!(starting);
+            tokio::select! {
+                started = &mut starting => started.map(|shim| (shim, false)),
+                () = caller.gone() => match timeout(SETTLE_TIMEOUT, starting).await {
+                    Ok(started) => started.map(|shim| (shim, true)),
+                    Err(_) => Err(gone(self.reservation.key())),
+                },
+            }
+        };
+        match started {
+            Ok((shim, false)) => Ok(Launched::new(self, shim)),
+            Ok((shim, true)) => {
+                let error = gone(self.reservation.key());
+                Err(Launched::new(self, shim).undo(error).await)
+            }
             Err(error) => Err(self.undo(error).await),
         }
     }

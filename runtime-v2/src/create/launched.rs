@@ -12,7 +12,7 @@ use super::{
 use crate::{
     dead_shim,
     error::{Error, Result},
-    shim::{Origin, Shim},
+    shim::Shim,
     shim_manager::Reservation,
     task::{Entry, Task},
     task_manager::Inner,
@@ -51,7 +51,7 @@ impl Launched {
             tokio::pin!(asking);
             tokio::select! {
                 asked = &mut asking => asked,
-                () = caller.reply.closed() => {
+                () = caller.gone() => {
                     let _ = tokio::time::timeout(SETTLE_TIMEOUT, asking).await;
                     Err(gone(self.shim.key()))
                 }
@@ -92,13 +92,13 @@ impl Launched {
     }
 
     /// Undoes both stages. Nothing is assumed about how far the shim came.
-    async fn undo(self, error: Error) -> Error {
+    pub(super) async fn undo(self, error: Error) -> Error {
         let Self { inner, reservation, shim, .. } = self;
         let mut request = DeleteRequest::new();
         request.id = shim.key().id.to_string();
         let deleted: Result<DeleteResponse> =
             shim.call("Delete", &request, Some(UNDO_TIMEOUT)).await;
-        inner.shims.shut_down(&shim).await;
+        shim.shut_down().await;
         if deleted.is_err() {
             end_remains(&inner, &shim).await;
         }
@@ -110,10 +110,8 @@ impl Launched {
 
 /// Ends what a shim did not say it has ended.
 async fn end_remains(inner: &Inner, shim: &Shim) {
-    if shim.origin() == Origin::Started && inner.shims.is_alone(shim) {
-        // Ended by request as it may be, a call of the OCI runtime can live on in its name.
-        shim.force_end().await;
-    }
+    // Ended by request as it may be, a call of the OCI runtime can live on in its name.
+    shim.force_end().await;
     if let Some(path) = shim.binary() {
         dead_shim::run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
     }

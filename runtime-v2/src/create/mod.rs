@@ -77,12 +77,9 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Runs one stage's work, unless the caller goes away first.
-    async fn run<T>(&mut self, key: &Key, work: impl Future<Output = Result<T>>) -> Result<T> {
-        tokio::select! {
-            done = work => done,
-            () = self.reply.closed() => Err(gone(key)),
-        }
+    /// Returns when nobody waits any more.
+    async fn gone(&mut self) {
+        self.reply.closed().await;
     }
 }
 

@@ -7,6 +7,7 @@
 use std::{path::Path, time::Duration};
 
 use runtime_proto::{
+    bootstrap::Bootstrap,
     errdefs::Code,
     task::{ConnectRequest, ConnectResponse},
 };
@@ -18,6 +19,7 @@ use crate::{
     error::{Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
+    shim_manager::farewell,
     task::{ProcessId, state},
     task_manager::Inner,
 };
@@ -38,33 +40,46 @@ pub(super) async fn heal(inner: &Inner, key: &Key, binary: &Path) -> Result<()> 
         Located::At(location) | Located::AtLegacy(location) => Some(location),
         Located::Nowhere | Located::Garbled(_) => None,
     };
-    if let Some(location) = &location {
-        match TaskClient::connect(location, &key.namespace, PROOF_TIMEOUT).await {
-            Ok(client) => {
-                let shim = Shim::new(Parts {
-                    bundle: bundle.clone(),
-                    location: location.clone(),
-                    client,
-                    binary: None,
-                    origin: Origin::Joined,
-                    log: None,
-                });
-                let forgotten = prove_forgotten(&shim).await;
-                shim.close().await;
-                forgotten?;
-            }
-            Err(error) if matches!(error.kind(), Code::NotFound | Code::Unavailable) => {}
-            Err(error) => return Err(in_use(key, &error)),
-        }
-    }
+    let answers = match &location {
+        None => false,
+        Some(location) => prove_stale(inner, &bundle, location).await?,
+    };
     let noted = bundle.binary_path().filter(|path| path.exists());
     let binary = noted.as_deref().unwrap_or(binary);
-    inner.shims.abandon(&bundle, Some(binary), location.as_ref()).await;
+    if let (true, Some(location)) = (answers, &location) {
+        // It may serve others, whom this manager need not know; then it ignores the request.
+        farewell(key, location).await;
+    } else {
+        inner.shims.bury(&bundle, Some(binary), None).await;
+    }
     dead_shim::run_delete(inner, &inner.shims.binary(binary), &bundle, None).await;
     bundle
         .blocking(Bundle::remove)
         .await
         .map_err(|error| error.within(format!("remove the stale bundle of {key}")))
+}
+
+/// Succeeds if no container lives in the bundle; tells whether there is a shim that says so.
+async fn prove_stale(inner: &Inner, bundle: &Bundle, location: &Bootstrap) -> Result<bool> {
+    let key = bundle.key();
+    match TaskClient::connect(location, &key.namespace, PROOF_TIMEOUT).await {
+        Ok(client) => {
+            let shim = Shim::new(Parts {
+                bundle: bundle.clone(),
+                location: location.clone(),
+                client,
+                binary: None,
+                origin: Origin::Joined,
+                log: None,
+                users: inner.shims.users(),
+            });
+            let forgotten = prove_forgotten(&shim).await;
+            shim.close().await;
+            forgotten.map(|()| true)
+        }
+        Err(error) if matches!(error.kind(), Code::NotFound | Code::Unavailable) => Ok(false),
+        Err(error) => Err(in_use(key, &error)),
+    }
 }
 
 /// Succeeds if the shim says that there is no such task.

@@ -16,31 +16,35 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Cleans up behind one bundle; its id is free when that is done.
 pub(super) async fn clean(inner: &Arc<Inner>, reservation: Reservation, lost: Lost) {
     match lost {
-        Lost::Leaked(shim) => reap(inner, &shim).await,
+        Lost::Leaked(shim) => reap(&shim).await,
         Lost::Dead(dead) => bury(inner, &dead).await,
     }
     drop(reservation);
 }
 
 /// Ends a shim that has no task. There is no event: nothing ever ran, or its end was told.
-async fn reap(inner: &Inner, shim: &Shim) {
+async fn reap(shim: &Shim) {
     tracing::info!(key = %shim.key(), "ending a shim without a task");
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
     // Not found, as a rule; asked all the same, for one that is half made.
     let _: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
-    inner.shims.shut_down(shim).await;
+    shim.shut_down().await;
     dead_shim::remove_bundle(shim.bundle()).await;
 }
 
 /// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
 /// pid of its init is known, from the bundle or from `delete`.
 async fn bury(inner: &Inner, dead: &Dead) {
-    let Dead { bundle, binary, location, had_task } = dead;
-    // A shim that does not answer may still be there.
-    inner.shims.abandon_silently(bundle, binary.as_deref(), location.as_ref()).await;
-    let pid = bundle.blocking(|bundle| Ok(bundle.init_pid())).await.unwrap_or_default();
-    let exit = match binary {
+    let Dead { bundle, binary, location, had_task, joined } = dead;
+    // A shim that does not answer may still be there. That of a sandbox is for the sandbox's own
+    // controller to judge.
+    if !*joined {
+        inner.shims.bury(bundle, binary.as_deref(), location.as_ref()).await;
+    }
+    let read = bundle.blocking(|bundle| Ok((bundle.init_pid(), bundle.exit())));
+    let (pid, published) = read.await.unwrap_or_default();
+    let found = match binary {
         Some(path) => {
             let binary = inner.shims.binary(path);
             dead_shim::run_delete(inner, &binary, bundle, pid).await
@@ -48,8 +52,10 @@ async fn bury(inner: &Inner, dead: &Dead) {
         None => dead_shim::unknown_exit(pid),
     };
     dead_shim::remove_bundle(bundle).await;
+    let exit_is_out = published.is_some();
+    let exit = published.map_or(found, Into::into);
     if *had_task && exit.pid != 0 {
-        dead_shim::publish(inner, bundle.key(), &exit, false).await;
+        dead_shim::publish(inner, bundle.key(), &exit, exit_is_out).await;
     }
 }
 

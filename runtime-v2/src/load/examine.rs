@@ -28,7 +28,7 @@ pub(super) enum Examined {
     /// A task that goes on.
     Live(Arc<Entry>),
     /// Something to clean up.
-    Lost(Lost),
+    Lost(Box<Lost>),
     /// The records that would tell cannot be read; a bundle is not removed on a guess.
     Unknown(Error),
 }
@@ -50,13 +50,17 @@ pub(super) struct Dead {
     pub(super) location: Option<Bootstrap>,
     /// Whether there can have been a task: a bundle that no shim was ever noted in had none.
     pub(super) had_task: bool,
+    /// Whether the shim is that of a sandbox.
+    pub(super) joined: bool,
 }
 
 /// Looks at a bundle.
 pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let bundle = Bundle::at(inner.shims.config(), key.clone());
-    let read = bundle.blocking(|bundle| Ok((bundle.located(), bundle.binary_path()))).await;
-    let (located, noted) = match read {
+    let read = bundle
+        .blocking(|bundle| Ok((bundle.located(), bundle.binary_path(), bundle.sandbox().is_some())))
+        .await;
+    let (located, noted, joined) = match read {
         Ok(read) => read,
         Err(error) => return Examined::Unknown(error),
     };
@@ -66,7 +70,9 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     };
     let dead = |location, had_task| {
         let bundle = bundle.clone();
-        Examined::Lost(Lost::Dead(Dead { bundle, binary: binary.clone(), location, had_task }))
+        let binary = binary.clone();
+        let dead = Dead { bundle, binary, location, had_task, joined };
+        Examined::Lost(Box::new(Lost::Dead(dead)))
     };
     let location = match located {
         Located::Nowhere => return dead(None, false),
@@ -83,7 +89,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
             location
         }
     };
-    let connecting = connect(inner, &bundle, binary.clone(), location.clone());
+    let connecting = connect(inner, &bundle, binary.clone(), location.clone(), joined);
     let failure = match timeout(LOAD_TIMEOUT, connecting).await {
         Ok(Ok(examined)) => return examined,
         Ok(Err(error)) => error.to_string(),
@@ -108,27 +114,31 @@ async fn connect(
     bundle: &Bundle,
     binary: Option<PathBuf>,
     location: Bootstrap,
+    joined: bool,
 ) -> Result<Examined> {
     let key = bundle.key();
     let client = TaskClient::connect(&location, &key.namespace, LOAD_TIMEOUT).await?;
-    let joined = bundle.blocking(|bundle| Ok(bundle.sandbox().is_some())).await?;
     let log = if joined {
         None
     } else {
         Some(ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?)
     };
     let origin = if joined { Origin::Joined } else { Origin::Started };
-    let bundle = bundle.clone();
-    let shim = Shim::new(Parts { bundle, location, client, binary, origin, log });
+    let (bundle, users) = (bundle.clone(), inner.shims.users());
+    let shim = Shim::new(Parts { bundle, location, client, binary, origin, log, users });
     let mut request = ConnectRequest::new();
     request.id = key.id.to_string();
     let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
     let task = find_task(&shim).await?;
     if task.is_none() && !is_sandbox(inner, shim.key()).await {
-        return Ok(Examined::Lost(Lost::Leaked(shim)));
+        return Ok(Examined::Lost(Box::new(Lost::Leaked(shim))));
     }
     let pid = task.filter(|pid| *pid != 0).unwrap_or(answer.task_pid);
-    Ok(Examined::Live(Entry::new(Arc::new(shim), pid)))
+    let entry = Entry::new(Arc::new(shim), pid);
+    if let Some(exit) = entry.shim.bundle().blocking(|bundle| Ok(bundle.exit())).await? {
+        entry.note_published(exit.into());
+    }
+    Ok(Examined::Live(entry))
 }
 
 /// Init's pid if the shim has the task.

@@ -160,7 +160,7 @@ async fn examine_all(
                 inner.enter(&entry);
                 report.loaded.push(key);
             }
-            Examined::Lost(what) => lost.push((reservation, what)),
+            Examined::Lost(what) => lost.push((reservation, *what)),
             Examined::Unknown(error) => {
                 tracing::error!(namespace = %key.namespace, id = %key.id, %error, "a bundle is left as it is");
                 report.kept.push(key);

@@ -1,7 +1,10 @@
 //! The manager against a shim that does what each test wants of it; one file per theme.
 
+#![expect(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
 mod create;
 mod delete;
+mod laws;
 mod lifecycle;
 mod load;
 mod lost;

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Upper bound for things that must happen; only a hang meets it.
-pub(crate) const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(30);
 
 /// An event as tests compare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Fixture {
     pub(crate) async fn stop_manager(&mut self) {
         let (manager, socket) = self.manager.take().unwrap();
         timed(manager.settled()).await;
-        let shims = std::sync::Arc::downgrade(manager.shims());
+        let shims = Arc::downgrade(manager.shims());
         drop((manager, socket));
         // The socket's server lets go of its handle when its task is next run.
         eventually("the manager is gone", || shims.strong_count() == 0).await;
@@ -239,6 +239,15 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        // The manager first, or it would clean up behind the shims that are killed here.
+        if let Some((manager, socket)) = self.manager.take() {
+            let shims = Arc::downgrade(manager.shims());
+            drop((manager, socket));
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while shims.strong_count() > 0 && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
         for pid in self.living() {
             signal(pid, nix::sys::signal::Signal::SIGKILL);
         }

@@ -1,0 +1,217 @@
+//! Processes of a shim that nobody can end by asking.
+//!
+//! `start` may fail or hang after it has launched the long-running process, and that one may hang
+//! too, or refuse all calls. Two things tell that a process is the shim of a bundle:
+//!
+//! * it was started in the bundle, whose path belongs to one container, and it names that
+//!   container on its command line or runs the shim's executable;
+//! * it listens at the address that the bundle notes, and it names the namespace or runs the
+//!   executable: the process of a pod was started in the bundle of its first container only.
+//!
+//! It is killed with all its descendants: a stuck call of the OCI runtime would otherwise go on
+//! and make the container after all.
+
+mod procfs;
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{address, bundle::Bundle, error::Result, socket_file};
+
+/// A killed process needs a moment to be gone from /proc; fifty of these are one second, after
+/// which it is stuck in the kernel and nothing helps.
+const GONE_PAUSE: Duration = Duration::from_millis(20);
+const GONE_TRIES: u32 = 50;
+
+/// A stop is immediate but for a process that is within a long system call; those bind nothing.
+const STOP_PAUSE: Duration = Duration::from_millis(1);
+const STOP_TRIES: u32 = 20;
+
+/// Whose processes to look for.
+#[derive(Debug, Clone)]
+pub(crate) struct Stray {
+    /// The bundle.
+    pub(crate) bundle: Bundle,
+    /// The shim's executable, if it is known.
+    pub(crate) binary: Option<PathBuf>,
+    /// Where it listens, if that is known and nobody else uses it.
+    pub(crate) address: Option<String>,
+}
+
+impl Stray {
+    /// Kills what there is of it and removes the sockets it listened on; returns how many
+    /// processes that were.
+    ///
+    /// # Errors
+    /// When the search was cut off.
+    pub(crate) async fn kill(self) -> Result<usize> {
+        let bundle = self.bundle.clone();
+        let (killed, sockets) = bundle.blocking(move |_| Ok(self.kill_all())).await?;
+        for socket in sockets {
+            socket_file::remove_if_dead(&socket).await;
+        }
+        Ok(killed)
+    }
+
+    /// Kills until nothing is found any more; tells how many and where they listened.
+    fn kill_all(&self) -> (usize, HashSet<PathBuf>) {
+        let (mut killed, mut sockets) = (0, HashSet::new());
+        for _ in 0..GONE_TRIES {
+            let found = self.find();
+            if found.is_empty() {
+                break;
+            }
+            killed = killed.max(found.len());
+            // Stopped first, all of them: one that still runs could bind a socket after the look.
+            found.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+            for pid in &found {
+                await_stop(*pid);
+                sockets.extend(procfs::sockets_of(*pid));
+            }
+            found.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
+            std::thread::sleep(GONE_PAUSE);
+        }
+        (killed, sockets)
+    }
+
+    fn find(&self) -> HashSet<i32> {
+        let processes = procfs::processes();
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        let socket = self.address.as_deref().and_then(address::socket_file);
+        let listening = socket.map(|socket| procfs::listening_inodes(&socket)).unwrap_or_default();
+        let mut found: HashSet<i32> = processes
+            .keys()
+            .copied()
+            .filter(|pid| *pid > 1 && *pid != own)
+            .filter(|pid| self.was_started_here(*pid) || self.listens(*pid, &listening))
+            .collect();
+        // Children of what was found, and theirs, until there are no more.
+        loop {
+            let more: Vec<i32> = processes
+                .iter()
+                .filter(|(pid, parent)| found.contains(parent) && !found.contains(pid))
+                .map(|(pid, _)| *pid)
+                .collect();
+            if more.is_empty() {
+                return found;
+            }
+            found.extend(more);
+        }
+    }
+
+    fn was_started_here(&self, pid: i32) -> bool {
+        procfs::works_in(pid, self.bundle.path())
+            && (procfs::names(pid, self.bundle.key().id.as_str()) || self.runs_binary(pid))
+    }
+
+    fn listens(&self, pid: i32, inodes: &HashSet<String>) -> bool {
+        !inodes.is_empty()
+            && !procfs::socket_inodes(pid).is_disjoint(inodes)
+            && (procfs::names(pid, self.bundle.key().namespace.as_str()) || self.runs_binary(pid))
+    }
+
+    fn runs_binary(&self, pid: i32) -> bool {
+        self.binary.as_deref().is_some_and(|binary| procfs::runs(pid, binary))
+    }
+}
+
+/// Gone already, or not ours to signal: the next round tells.
+fn send(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
+}
+
+/// A signal takes effect when the process next leaves the kernel.
+fn await_stop(pid: i32) {
+    for _ in 0..STOP_TRIES {
+        match procfs::stat(pid) {
+            Some((state, _)) if !matches!(state, 'T' | 't') => std::thread::sleep(STOP_PAUSE),
+            _ => return,
+        }
+    }
+}
+
+/// Kills the processes of a shim that should be gone, and says so if there were any.
+pub(crate) async fn make_sure(bundle: &Bundle, binary: Option<&Path>, address: Option<&str>) {
+    let stray = Stray {
+        bundle: bundle.clone(),
+        binary: binary.map(Path::to_path_buf),
+        address: address.map(str::to_owned),
+    };
+    let (namespace, id) = (&bundle.key().namespace, &bundle.key().id);
+    match stray.kill().await {
+        Ok(0) => {}
+        Ok(count) => tracing::warn!(%namespace, %id, count, "killed a shim that did not end"),
+        Err(error) => tracing::warn!(%namespace, %id, %error, "a shim may be left"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::stray::procfs::processes;
+    use crate::{
+        config::{Config, Daemon},
+        id::Key,
+    };
+
+    fn bundle(dir: &Path) -> Bundle {
+        let daemon = Daemon {
+            grpc_address: String::new(),
+            ttrpc_address: String::new(),
+            binary: "/bin/true".into(),
+            version: String::new(),
+        };
+        // A real path, as /proc shows it.
+        let dir = dir.canonicalize().unwrap();
+        let config = Config::new(dir.join("s"), dir.join("r"), daemon);
+        Bundle::create(&config, Key::new("ns", "stray-1").unwrap(), None).unwrap()
+    }
+
+    fn sleeper(cwd: &Path, id: &str) -> Child {
+        let script = "sleep 1000 & read line";
+        Command::new("/bin/sh")
+            .args(["-c", script, "-id", id])
+            .current_dir(cwd)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_the_shim_of_this_bundle_is_killed_and_its_children_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = bundle(dir.path());
+        let stray = Stray { bundle: bundle.clone(), binary: None, address: None };
+        let mut shim = sleeper(bundle.path(), "stray-1");
+        let mut visitor = sleeper(bundle.path(), "someone-else");
+        let mut elsewhere = sleeper(dir.path(), "stray-1");
+        // The shell and its background sleep; the shell may not have started that one yet.
+        while stray.find().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stray.clone().kill().await.unwrap(), 2);
+        assert!(!shim.wait().unwrap().success());
+        assert_eq!(stray.kill().await.unwrap(), 0);
+        for other in [&mut visitor, &mut elsewhere] {
+            assert!(other.try_wait().unwrap().is_none(), "not ours and still alive");
+            let pid = i32::try_from(other.id()).unwrap();
+            for (child, parent) in processes() {
+                if parent == pid {
+                    kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+                }
+            }
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What /proc tells about processes. Each look may come too late: the process has ended then.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// Flag of a listening socket in /proc/net/unix (the kernel's `__SO_ACCEPTCON`).
+const ACCEPTS: u32 = 0x1_0000;
+
+/// Every process that has not ended, and its parent.
+pub(super) fn processes() -> HashMap<i32, i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: i32| Some((pid, stat(pid)?.1)))
+        .collect()
+}
+
+/// State and parent of a process, from `/proc/<pid>/stat`; none for those that have ended.
+pub(super) fn stat(pid: i32) -> Option<(char, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, spaces and parentheses included.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (!matches!(state, 'Z' | 'X')).then_some((state, parent))
+}
+
+/// Whether this is its working directory.
+pub(super) fn works_in(pid: i32, dir: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir)
+}
+
+/// Whether this is a word of its command line.
+pub(super) fn names(pid: i32, word: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
+}
+
+/// Whether this is its executable.
+pub(super) fn runs(pid: i32, binary: &Path) -> bool {
+    let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
+    let exe = exe.as_os_str().as_bytes();
+    // Replaced by an upgrade, it still is the shim.
+    let exe = exe.strip_suffix(b" (deleted)").unwrap_or(exe);
+    let binary = binary.canonicalize().unwrap_or_else(|_| binary.to_path_buf());
+    binary.as_os_str().as_bytes() == exe
+}
+
+/// Inodes of the sockets that a process holds.
+pub(super) fn socket_inodes(pid: i32) -> HashSet<String> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
+    let inode = |target: PathBuf| {
+        let name = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some(name.to_owned())
+    };
+    fds.flatten().filter_map(|fd| inode(fs::read_link(fd.path()).ok()?)).collect()
+}
+
+/// Inodes of the sockets that listen at a path.
+pub(super) fn listening_inodes(path: &Path) -> HashSet<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    rows(&table)
+        .filter(|row| row.flags & ACCEPTS != 0 && Path::new(row.path) == path)
+        .map(|row| row.inode.to_owned())
+        .collect()
+}
+
+/// Files of the sockets that a process holds.
+pub(super) fn sockets_of(pid: i32) -> Vec<PathBuf> {
+    let inodes = socket_inodes(pid);
+    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let held = rows(&table).filter(|row| inodes.contains(row.inode));
+    held.filter(|row| row.path.starts_with('/')).map(|row| row.path.into()).collect()
+}
+
+/// A row of /proc/net/unix that has a path.
+struct Row<'a> {
+    flags: u32,
+    inode: &'a str,
+    path: &'a str,
+}
+
+fn rows(table: &str) -> impl Iterator<Item = Row<'_>> {
+    // Num RefCount Protocol Flags Type St Inode Path
+    table.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+        let mut fields = fields.skip(2);
+        Some(Row { flags, inode: fields.next()?, path: fields.next()? })
+    })
+}
