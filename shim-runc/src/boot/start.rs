@@ -242,11 +242,13 @@ fn encoded(answer: Bootstrap) -> Result<Vec<u8>> {
     answer.to_protobuf().map_err(|error| Error::caused(Code::Internal, "encode the answer", error))
 }
 
-/// The options at start. Those of a type that is not ours are for somebody else to read.
+/// The options at start, where they only name the shim's own cgroup. Those of a type that is not
+/// ours are for somebody else to read, and what is wrong with generic ones is told at Create.
 fn options(any: &Any) -> Result<RuncOptions> {
     use runtime_proto::options::{Error as OptionsError, Sent};
     match Sent::decode(Some(any)) {
         Err(OptionsError::Type(_)) => Ok(RuncOptions::default()),
+        Ok(Sent::Generic(_)) => Ok(RuncOptions::sent(Some(any)).unwrap_or_default()),
         _ => RuncOptions::sent(Some(any)),
     }
 }
