@@ -5,14 +5,10 @@ use std::process::Command;
 use nix::unistd::Pid;
 use shim_runc::{reaper::Reaper, sys::process::become_subreaper};
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
 /// One test: two reapers in one process would take each other's children.
 #[test]
 fn exits_are_delivered_kept_for_claims_and_otherwise_forgotten() {
-    let runtime = runtime();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let reaper = Reaper::new();
         let loop_ = tokio::spawn(reaper.listen().unwrap());
