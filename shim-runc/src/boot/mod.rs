@@ -1,8 +1,8 @@
 //! The actions of the binary: `start`, `delete`, serving, `-info`, `-v`.
 //!
-//! * [`args`]: the command line.
-//! * [`socket`] and [`probe`]: binding the socket of a group, or asking who has it already.
-//! * [`start`], [`serve`], [`delete`], [`info`]: the actions.
+//! * `args`: the command line.
+//! * `socket` and `probe`: binding the socket of a group, or asking who has it already.
+//! * `start`, `serve`, `delete`, `info`: the actions.
 
 pub mod args;
 mod delete;

@@ -1,8 +1,8 @@
 //! A container: its init, its execs, and what is done to them.
 //!
-//! * [`create`], [`start`], [`exec`], [`signal`], [`freeze`], [`resources`], [`checkpoint`],
-//!   [`delete`]: the verbs.
-//! * [`watch`]: what happens when a process ends.
+//! * `create`, `start`, `exec`, `signal`, `freeze`, `resources`, `checkpoint`,
+//!   `delete`: the verbs.
+//! * `watch`: what happens when a process ends.
 //!
 //! Every change of a process takes its `op` lock for the length of one call of the OCI runtime.
 //! No lock is shared between containers, nor between the execs of one.

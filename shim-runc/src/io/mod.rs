@@ -1,7 +1,7 @@
 //! Standard I/O of one process: between the process and whatever its client named.
 //!
 //! * [`uri`] and [`plan`] read the request; nothing is opened before all of it is understood.
-//! * [`node`], [`pipe`], [`fifo`], [`file`], [`console`] and [`binary`] open things. No open waits
+//! * [`node`], [`pipe`], [`fifo`], `file`, [`console`] and [`binary`] open things. No open waits
 //!   for a peer, so a client that never comes holds up nobody.
 //! * [`source`] and [`relay`] move bytes; [`output`] and [`input`] are the tasks that do so.
 //!

@@ -1,8 +1,8 @@
 //! The OCI runtime (runc, crun, or one that takes their arguments), called through the reaper.
 //!
-//! * [`options`]: which binary, where its state is, and how it is to behave; kept in the bundle.
-//! * [`verbs`]: one method per sub-command.
-//! * [`log`] and [`error`]: what a failed call has to say, and what that means.
+//! * `options`: which binary, where its state is, and how it is to behave; kept in the bundle.
+//! * `verbs`: one method per sub-command.
+//! * `log` and `error`: what a failed call has to say, and what that means.
 
 pub mod error;
 mod log;
