@@ -1,9 +1,10 @@
 //! Standard I/O of one process: between the process and whatever its client named.
 //!
-//! * [`uri`] and [`plan`] read the request; nothing is opened before all of it is understood.
-//! * [`node`], [`pipe`], [`fifo`], `file`, [`console`] and [`binary`] open things. No open waits
-//!   for a peer, so a client that never comes holds up nobody.
-//! * [`source`] and [`relay`] move bytes; [`output`] and [`input`] are the tasks that do so.
+//! * `uri` and `plan` read the request; nothing is opened before all of it is understood.
+//! * `open` opens it all, through `node`, `pipe`, `fifo`, `file`, `console` and `binary` (with
+//!   `inherit`). No open waits for a peer, so a client that never comes holds up nobody.
+//! * `source` and `relay` move bytes (`readiness` is their epoll); `output` and `input` are the
+//!   tasks that do so.
 //!
 //! While nothing happens, no task wakes up and no buffer is allocated. The one exception is a peer
 //! the kernel does not announce: a late reader, or a terminal that nobody holds open.
