@@ -74,9 +74,10 @@ impl From<ttrpc::Error> for CallError {
             ttrpc::Error::RpcStatus(status) => {
                 Self::Status { code: status.code(), message: status.message }
             }
-            ttrpc::Error::RemoteClosed | ttrpc::Error::LocalClosed | ttrpc::Error::Eof => {
-                Self::Closed
-            }
+            ttrpc::Error::RemoteClosed
+            | ttrpc::Error::LocalClosed
+            | ttrpc::Error::Eof
+            | ttrpc::Error::Socket(_) => Self::Closed,
             other => Self::Client(other.to_string()),
         }
     }

@@ -1,0 +1,54 @@
+//! What the person sees: lines on standard output, coloured where that is a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// Standard output, written line by line.
+#[derive(Debug)]
+pub(crate) struct Page {
+    colour: bool,
+}
+
+impl Page {
+    pub(crate) fn new() -> Self {
+        Self { colour: io::stdout().is_terminal() }
+    }
+
+    /// A new section.
+    pub(crate) fn title(&mut self, text: &str) {
+        self.line(&format!("\n{}", self.paint("1", text)));
+    }
+
+    /// Something that went as it should, and how long it took.
+    pub(crate) fn good(&mut self, what: &str, text: &str, took: Option<Duration>) {
+        let took = took.map(|took| format!("{:>5} ms", took.as_millis())).unwrap_or_default();
+        let mark = self.paint("32", "ok");
+        self.line(&format!("  {mark}  {what:<12} {text:<74} {}", self.paint("2", &took)));
+    }
+
+    /// Something that did not.
+    pub(crate) fn bad(&mut self, what: &str, text: &str) {
+        let mark = self.paint("31;1", "!!");
+        self.line(&format!("  {mark}  {what:<12} {text}"));
+    }
+
+    /// Something that could not be shown here.
+    pub(crate) fn skipped(&mut self, what: &str, why: &str) {
+        let mark = self.paint("33", "--");
+        self.line(&format!("  {mark}  {what:<12} skipped: {why}"));
+    }
+
+    /// A remark.
+    pub(crate) fn note(&mut self, text: &str) {
+        self.line(&self.paint("2", &format!("      {text}")));
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    fn line(&self, text: &str) {
+        // A reader that has gone, as `head` does, is no reason to stop cleaning up.
+        let _ = writeln!(io::stdout(), "{}", text.trim_end());
+    }
+}
