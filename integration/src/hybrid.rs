@@ -10,9 +10,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount, umount};
 
+use crate::deadline::{HANG, until_some_blocking};
 use crate::failure::{Context, Failure, Result};
 use crate::shim::is_alive;
 
@@ -38,8 +40,11 @@ fn hold(unified: &Path) -> Result {
         let point = Path::new(PLACE).join(&controller);
         fs::create_dir_all(&point)?;
         let data = Some(controller.as_str());
-        mount(Some("none"), &point, Some("cgroup"), MsFlags::empty(), data)
-            .context(format!("moving the controller {controller} to v1"))?;
+        let mount = || mount(Some("none"), &point, Some("cgroup"), MsFlags::empty(), data);
+        // Busy while the kernel takes apart what was unmounted last.
+        let decided = || Some(mount()).filter(|outcome| *outcome != Err(Errno::EBUSY));
+        let outcome = until_some_blocking("a controller that is free", HANG, decided)?;
+        outcome.context(format!("moving the controller {controller} to v1"))?;
     }
     users.insert(std::process::id());
     write(&users)?;
@@ -93,9 +98,25 @@ fn unified_beside_v1() -> Option<PathBuf> {
     unified.split(' ').nth(4).map(PathBuf::from)
 }
 
-fn controllers(unified: &Path) -> Result<Vec<String>> {
+/// What v2 has, and what it is about to get: a controller whose v1 hierarchy was unmounted a moment ago belongs to
+/// neither until the kernel has taken that apart.
+fn controllers(unified: &Path) -> Result<BTreeSet<String>> {
     let list = fs::read_to_string(unified.join("cgroup.controllers"))?;
-    Ok(list.split_whitespace().map(str::to_owned).collect())
+    let mut found: BTreeSet<String> = list.split_whitespace().map(str::to_owned).collect();
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let options =
+        mounts.lines().filter_map(|line| line.split_once(" - cgroup ")?.1.split(' ').nth(1));
+    let mounted: BTreeSet<&str> = options.flat_map(|options| options.split(',')).collect();
+    for line in fs::read_to_string("/proc/cgroups")?.lines() {
+        let mut fields = line.split_whitespace();
+        if let (Some(name), Some(hierarchy)) = (fields.next(), fields.next())
+            && hierarchy.parse::<u32>().is_ok_and(|number| number != 0)
+            && !mounted.contains(name)
+        {
+            found.insert(name.to_owned());
+        }
+    }
+    Ok(found)
 }
 
 /// The one call that the standard library lacks.

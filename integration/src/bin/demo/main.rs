@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use integration::containerd::SERIES;
-use integration::failure::Result;
+use integration::failure::{Failure, Result};
 use integration::fixture::Fixture;
 use integration::leak::{Item, Kind, Snapshot, settle, sweep};
 use integration::{hybrid, paths};
@@ -52,8 +52,8 @@ fn demo(page: &mut Page) -> Result<bool> {
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             outcome = all_series(page, &fixture) => outcome,
-            _ = interrupt.recv() => Ok(false),
-            _ = terminate.recv() => Ok(false),
+            _ = interrupt.recv() => Err(Failure::new("interrupted")),
+            _ = terminate.recv() => Err(Failure::new("terminated")),
         }
     });
     runtime.shutdown_background();
