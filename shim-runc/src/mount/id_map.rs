@@ -27,7 +27,7 @@ pub(super) fn namespace_for(maps: &(Option<String>, Option<String>)) -> Result<O
 }
 
 /// The kernel's table for `<on disk>:<shown>:<count>[,…]`.
-fn table(option: &str, maps: &str) -> Result<String> {
+pub(crate) fn table(option: &str, maps: &str) -> Result<String> {
     let line = |map: &str| {
         let mut numbers = map.split(':').map(|number| number.parse::<u32>().ok());
         match (numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()) {

@@ -11,13 +11,13 @@
 //! Everything here blocks: on disks, on servers of network filesystems, on busy mounts.
 
 mod helper;
-mod id_map;
+pub(crate) mod id_map;
 mod loop_device;
 pub(crate) mod mountinfo;
 #[cfg(test)]
 pub(crate) mod on_this_kernel;
-mod options;
-mod overlay;
+pub(crate) mod options;
+pub(crate) mod overlay;
 mod syscall;
 mod target;
 mod unmount;

@@ -18,21 +18,21 @@ pub(super) const PER_MOUNT: MsFlags = MsFlags::MS_RDONLY
 
 /// What the options of one mount mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Options {
+pub(crate) struct Options {
     /// Everything but propagation.
-    pub(super) flags: MsFlags,
+    pub(crate) flags: MsFlags,
     /// Propagation types, each of which takes a call of its own.
-    pub(super) propagation: Vec<MsFlags>,
+    pub(crate) propagation: Vec<MsFlags>,
     /// What the filesystem itself is to understand.
-    pub(super) data: Vec<String>,
+    pub(crate) data: Vec<String>,
     /// Whether the source is a file to be made a block device.
-    pub(super) loop_device: bool,
+    pub(crate) loop_device: bool,
     /// Id mappings in the words of the option; both or none take effect.
-    pub(super) id_maps: (Option<String>, Option<String>),
+    pub(crate) id_maps: (Option<String>, Option<String>),
 }
 
 impl Options {
-    pub(super) fn parse<S: AsRef<str>>(options: &[S]) -> Self {
+    pub(crate) fn parse<S: AsRef<str>>(options: &[S]) -> Self {
         let mut parsed = Self {
             flags: MsFlags::empty(),
             propagation: Vec::new(),

@@ -62,18 +62,18 @@ pub(super) fn mount(
 
 /// Options of an overlay, its layers taken apart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Layers {
+pub(crate) struct Layers {
     /// From the top down.
-    lower: Vec<PathBuf>,
+    pub(crate) lower: Vec<PathBuf>,
     /// Layers that hold file contents only, below all others.
-    data_only: Vec<PathBuf>,
+    pub(crate) data_only: Vec<PathBuf>,
     upper: Option<PathBuf>,
     work: Option<PathBuf>,
     rest: Vec<String>,
 }
 
 impl Layers {
-    fn parse(data: &[String]) -> Self {
+    pub(crate) fn parse(data: &[String]) -> Self {
         let mut layers = Self::default();
         for option in data {
             match option.split_once('=') {

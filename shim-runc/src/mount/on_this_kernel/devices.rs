@@ -16,17 +16,8 @@ fn device_at(place: &Path) -> Option<String> {
 #[test]
 fn a_file_is_mounted_by_a_loop_device_that_ends_with_it() {
     apart(|top| {
-        if !Path::new("/dev/loop-control").exists() {
-            return skip("loop mount: no loop devices");
-        }
         let rootfs = rootfs(top);
-        let image = top.join("image");
-        File::create(&image).unwrap().set_len(8 << 20).unwrap();
-        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).spawn();
-        let Ok(mut mkfs) = made else {
-            return skip("loop mount: no mkfs.ext4");
-        };
-        join(&mut mkfs);
+        let Some(image) = image(top) else { return };
         let guard = make_all(&rootfs, &[mount_of("ext4", &image, &["loop"])]).unwrap();
         assert!(rootfs.join("lost+found").exists());
         fs::write(rootfs.join("new"), "").unwrap();
@@ -43,6 +34,22 @@ fn a_file_is_mounted_by_a_loop_device_that_ends_with_it() {
         let error = make_all(&rootfs, &[mount_of("nonsense", &image, &["loop"])]).unwrap_err();
         assert!(error.to_string().contains("nonsense"), "{error}");
     });
+}
+
+/// A file with an empty ext4 filesystem, where such a thing can be made and mounted.
+pub(super) fn image(top: &Path) -> Option<PathBuf> {
+    if !Path::new("/dev/loop-control").exists() {
+        skip("loop mounts: no loop devices");
+        return None;
+    }
+    let image = top.join("image");
+    File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let Ok(mut mkfs) = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).spawn() else {
+        skip("loop mounts: no mkfs.ext4");
+        return None;
+    };
+    join(&mut mkfs);
+    Some(image)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the tests here have no reaper")]
