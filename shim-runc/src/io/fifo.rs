@@ -27,6 +27,9 @@ pub(super) struct FifoSink {
     pub(super) writer: Watched,
     /// A reader that never reads: the client may go away and come back, and no write ever fails.
     keeper: OwnedFd,
+    /// A client was reading when the process began. If it has left by the end, it has left: what
+    /// it did not read is kept for as long as anything is, and nothing waits for it.
+    pub(super) was_read: bool,
 }
 
 /// A fifo to read input from.
@@ -40,12 +43,17 @@ pub(super) struct FifoSource {
 impl FifoSink {
     /// Must be called inside the runtime.
     pub(super) fn open(node: &Node) -> Result<Self> {
-        // In this order: a reader never waits when non-blocking, a writer finds the reader.
+        // A non-blocking writer finds a reader or fails; a reader never waits.
+        let first = open_end(node, OpenOptions::new().write(true)).ok();
+        let was_read = first.is_some();
         let keeper = open_end(node, OpenOptions::new().read(true))?;
-        let writer = open_end(node, OpenOptions::new().write(true))?;
+        let writer = match first {
+            Some(writer) => writer,
+            None => open_end(node, OpenOptions::new().write(true))?,
+        };
         let writer = watch(writer, Interest::WRITABLE)
             .map_err(|error| Error::io("watch stdio fifo", error))?;
-        Ok(Self { writer, keeper })
+        Ok(Self { writer, keeper, was_read })
     }
 
     /// Ends the stream: whoever reads gets what is left and the end of file. What nobody has read

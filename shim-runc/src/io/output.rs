@@ -115,6 +115,10 @@ pub(super) async fn carry(mut source: Source, sink: Sink, running: Running, labe
         // The last of the streams that share it ends the fifo.
         && let Some(fifo) = Arc::into_inner(fifo)
     {
+        // A client that never came is waited for, as containerd's shim waits for it before it
+        // starts anything; one that was there and has left is not.
+        let running = (!fifo.was_read).then_some(running);
         fifo.finish().await;
+        drop(running);
     }
 }

@@ -67,6 +67,25 @@ async fn a_reader_that_comes_after_the_end_gets_everything_and_the_end() {
 }
 
 #[tokio::test]
+async fn what_a_client_that_left_has_not_read_holds_nothing_up() {
+    let client = Client::with_fifos();
+    let readers = [open_reader(&client.stdout), open_reader(&client.stderr)];
+    let (io, child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
+    io.attach().await.unwrap();
+    drop(readers);
+    let bytes = pattern(7, 100);
+    let writer = write_apart(process_end(child.stdout), bytes.clone());
+    drop((child.stderr, child.stdin));
+    apart(move || writer.join().unwrap().unwrap()).await;
+    io.exited();
+    assert!(io.drain(LONG).await);
+    // It is kept all the same, until everything is closed.
+    let path = client.stdout.clone();
+    assert!(apart(move || read_all(&path)).await == bytes);
+    io.close().await;
+}
+
+#[tokio::test]
 async fn a_stalled_reader_stalls_the_process_and_loses_nothing() {
     let client = Client::with_fifos();
     let (io, child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
