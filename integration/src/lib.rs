@@ -12,6 +12,7 @@
 //! 6. [`hybrid`], [`image`], [`terminal`], [`containerd`]: a private daemon of any series at hand.
 //! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
 //!    the machine is as it was.
+//! 8. [`soak`]: lasting work for one shim.
 
 pub mod bundle;
 pub mod container;
@@ -29,6 +30,7 @@ pub mod paths;
 pub mod rootfs;
 pub mod scenario;
 pub mod shim;
+pub mod soak;
 pub mod spec;
 pub mod stdio;
 pub mod task;

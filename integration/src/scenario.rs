@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 
 use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
-use crate::leak::{Snapshot, settle, sweep};
+use crate::leak::{Item, Snapshot, settle, sweep};
 
 /// Finds a test that hangs. Far above what the longest takes on a busy machine.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -45,19 +45,47 @@ pub fn scenario_settling<F>(settling: Duration, test: F) -> Result
 where
     F: AsyncFnOnce(&Fixture) -> Result,
 {
+    witnessed(LONGEST, settling, test).and_then(nothing_left)
+}
+
+/// As [`scenario`], for work that takes longer than a test and has a result.
+///
+/// # Errors
+/// As [`scenario`].
+///
+/// # Panics
+/// As [`scenario`].
+pub fn scenario_lasting<F, T>(longest: Duration, test: F) -> Result<T>
+where
+    F: AsyncFnOnce(&Fixture) -> Result<T>,
+{
+    witnessed(longest, SETTLE, test).and_then(nothing_left)
+}
+
+/// As [`scenario_lasting`], for those to whom what is left behind is a result too. It is removed all the same.
+///
+/// # Errors
+/// The test's own failure.
+///
+/// # Panics
+/// With the test's own panic.
+pub fn witnessed<F, T>(longest: Duration, settling: Duration, test: F) -> Result<(T, Vec<Item>)>
+where
+    F: AsyncFnOnce(&Fixture) -> Result<T>,
+{
     let fixture = Fixture::new()?;
     let before = Snapshot::take(&fixture.scope());
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
-            let limited = tokio::time::timeout(LONGEST, test(&fixture)).await;
-            limited.unwrap_or_else(|_| Err(Failure::new(format!("the test hangs for {LONGEST:?}"))))
+            let limited = tokio::time::timeout(longest, test(&fixture)).await;
+            limited.unwrap_or_else(|_| Err(Failure::new(format!("the test hangs for {longest:?}"))))
         })
     }));
     // Collectors and stand-ins that the test left running end here, and with them their sockets.
     runtime.shutdown_background();
     let scope = fixture.scope();
-    let failed = !matches!(outcome, Ok(Ok(())));
+    let failed = !matches!(outcome, Ok(Ok(_)));
     let limit = if failed { Duration::ZERO } else { settling };
     let leaked = settle(&scope, &before, limit);
     sweep(&scope);
@@ -66,13 +94,16 @@ where
     }
     match outcome {
         Err(panic) => resume_unwind(panic),
-        Ok(Err(failure)) => Err(failure),
-        Ok(Ok(())) if leaked.is_empty() => Ok(()),
-        Ok(Ok(())) => {
-            let list: Vec<String> = leaked.iter().map(ToString::to_string).collect();
-            Err(Failure::new(format!("left behind:\n  {}", list.join("\n  "))))
-        }
+        Ok(result) => result.map(|value| (value, leaked)),
     }
+}
+
+fn nothing_left<T>((value, leaked): (T, Vec<Item>)) -> Result<T> {
+    if leaked.is_empty() {
+        return Ok(value);
+    }
+    let list: Vec<String> = leaked.iter().map(ToString::to_string).collect();
+    Err(Failure::new(format!("left behind:\n  {}", list.join("\n  "))))
 }
 
 /// `KEEP=1` leaves the directories of fixtures for a look at them.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use integration::failure::{Failure, Result};
 use integration::scenario::scenario_lasting;
-use integration::soak::{Load, Outcome, Soak, describe};
+use integration::soak::{Load, Soak, describe};
 use integration::{hybrid, paths};
 
 /// What a node sees of a busy pod in months.
@@ -28,10 +28,8 @@ fn main() -> ExitCode {
 }
 
 fn load() -> Result<Load> {
-    let numbers: Vec<usize> = std::env::args()
-        .skip(1)
-        .map(|word| word.parse())
-        .collect::<std::result::Result<_, _>>()?;
+    let numbers: Vec<usize> =
+        std::env::args().skip(1).map(|word| word.parse()).collect::<std::result::Result<_, _>>()?;
     match numbers.as_slice() {
         [] => Ok(LOAD),
         &[containers, execs, orphans] => Ok(Load { containers, execs, orphans }),
@@ -53,7 +51,9 @@ fn run(load: Load) -> Result {
     let outcome = Mutex::new(None);
     scenario_lasting(LONGEST, async |fixture| {
         let soak = Soak::start(fixture, runtime).await?;
-        let done = soak.run(load, |line| say(&format!("{:>4} s  {line}", start.elapsed().as_secs()))).await?;
+        let done = soak
+            .run(load, |line| say(&format!("{:>4} s  {line}", start.elapsed().as_secs())))
+            .await?;
         *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(done);
         soak.end().await
     })?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Soak;
 use crate::failure::{Context, Result};
 use crate::shim::is_alive;
-use crate::spec::{self, Spec};
+use crate::spec::Spec;
 use crate::stdio::{Input, Stdio, collect};
 use crate::{deadline, ensure, ensure_eq};
 
@@ -41,7 +41,10 @@ impl Soak<'_> {
                 let stdio = self.fixture.fifos(&name)?.without_stdin();
                 self.container(&name, Spec::new(&["/no/such"]), stdio, Plan::Fails).await
             }
-            _ => self.container(&name, Spec::new(&["sleep", "1000"]), Stdio::null(), Plan::Killed).await,
+            _ => {
+                self.container(&name, Spec::new(&["sleep", "1000"]), Stdio::null(), Plan::Killed)
+                    .await
+            }
         }
     }
 
