@@ -56,6 +56,13 @@ impl Error {
         self
     }
 
+    /// The same error for a client who would take "not found" to mean its container or process,
+    /// when it is a file that was not found.
+    #[must_use]
+    pub fn of_a_part(self) -> Self {
+        if self.kind == Code::NotFound { self.with_kind(Code::Unknown) } else { self }
+    }
+
     /// The same error with what was being done around it put in front.
     #[must_use]
     pub fn within(mut self, outer: impl fmt::Display) -> Self {

@@ -98,7 +98,7 @@ impl Container {
                     exec.exit = Some(Exit::never());
                 });
                 self.with_ledger(crate::exits::Ledger::end_exec);
-                Err(error)
+                Err(error.of_a_part())
             }
         }
     }
@@ -147,7 +147,7 @@ fn end_stray(claim: &Claim, pid_file: &Path) {
 }
 
 /// The OCI process with the terminal that the request asks for.
-fn with_terminal(spec: &[u8], terminal: bool) -> Result<Vec<u8>> {
+pub(crate) fn with_terminal(spec: &[u8], terminal: bool) -> Result<Vec<u8>> {
     let invalid = |why: &dyn std::fmt::Display| {
         Error::new(Code::InvalidArgument, format!("exec spec is no OCI process: {why}"))
     };

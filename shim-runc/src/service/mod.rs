@@ -115,7 +115,8 @@ impl TaskService {
     async fn create(&self, request: CreateTaskRequest) -> Result<CreateTaskResponse> {
         let request = convert::create(request)?;
         let reservation = self.registry.reserve(&request.id)?;
-        let container = Container::create(&self.shared, request).await?;
+        let created = Container::create(&self.shared, request).await;
+        let container = created.map_err(Error::of_a_part)?;
         let mut response = CreateTaskResponse::new();
         response.pid = container.pid();
         reservation.fill(container);
