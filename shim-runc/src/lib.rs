@@ -20,6 +20,8 @@ pub mod cgroup;
 pub mod container;
 pub mod error;
 pub mod exits;
+#[doc(hidden)]
+pub mod foreign;
 pub mod io;
 pub mod log;
 pub mod mount;

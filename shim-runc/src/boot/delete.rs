@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     log::Log,
     mount,
+    process::parse_pid,
     publisher::timestamp,
     reaper::Reaper,
     runc::{Runc, options::RuncOptions},
@@ -88,8 +89,6 @@ async fn clean_up(args: &Args, bundle: &Path) -> Result<()> {
 /// The pid that init had; 0 if none was written.
 fn pid(bundle: &Path) -> u32 {
     let path = bundle.join("init.pid");
-    match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().unwrap_or(0),
-        Err(_) => 0,
-    }
+    let written = std::fs::read_to_string(&path).ok();
+    written.as_deref().and_then(parse_pid).map_or(0, i32::cast_unsigned)
 }

@@ -7,7 +7,7 @@
 pub mod args;
 mod delete;
 mod info;
-mod probe;
+pub(crate) mod probe;
 mod serve;
 pub mod socket;
 mod start;

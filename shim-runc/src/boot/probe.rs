@@ -6,7 +6,7 @@
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protobuf::Message;
@@ -17,7 +17,7 @@ use runtime_proto::{
     ttrpc::{Request, Response},
 };
 
-/// How long a live shim may take to answer. It answers at once; one that does not is stopped or
+/// How long a live shim may take to answer both questions. It answers at once; one that does not is stopped or
 /// wedged, and its group cannot be joined.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -35,10 +35,10 @@ pub(super) struct Speaks {
 /// # Errors
 /// When it does not answer, or hangs up.
 pub(super) fn ask(mut stream: UnixStream, id: &str) -> io::Result<Speaks> {
-    stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    let v3 = knows(&mut stream, 1, SERVICE_V3, id)?;
-    let v2 = knows(&mut stream, 3, SERVICE_V2, id)?;
+    let deadline = Instant::now() + LIMIT;
+    let v3 = knows(&mut stream, 1, SERVICE_V3, id, deadline)?;
+    let v2 = knows(&mut stream, 3, SERVICE_V2, id, deadline)?;
     if v2 || v3 {
         Ok(Speaks { v2, v3 })
     } else {
@@ -46,7 +46,13 @@ pub(super) fn ask(mut stream: UnixStream, id: &str) -> io::Result<Speaks> {
     }
 }
 
-fn knows(stream: &mut UnixStream, stream_id: u32, service: &str, id: &str) -> io::Result<bool> {
+fn knows(
+    stream: &mut UnixStream,
+    stream_id: u32,
+    service: &str,
+    id: &str,
+    deadline: Instant,
+) -> io::Result<bool> {
     let mut connect = ConnectRequest::new();
     id.clone_into(&mut connect.id);
     let mut request = Request::new();
@@ -59,13 +65,32 @@ fn knows(stream: &mut UnixStream, stream_id: u32, service: &str, id: &str) -> io
     let header = Header { length, stream_id, kind: frame::TYPE_REQUEST, flags: 0 };
     stream.write_all(&header.encode())?;
     stream.write_all(&payload)?;
-    let response = answer(stream, stream_id)?;
+    let response = answer(&mut Until { stream, deadline }, stream_id)?;
     let code = response.status.as_ref().and_then(|status| Code::from_number(status.code.value()));
     // ttrpc-rust says InvalidArgument of a service it does not know; an id is never invalid here.
     Ok(!matches!(code, Some(Code::Unimplemented | Code::InvalidArgument)))
 }
 
-fn answer(stream: &mut UnixStream, stream_id: u32) -> io::Result<Response> {
+/// A stream that is read until a point in time, however many pieces arrive until then.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    deadline: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        let mut stream = self.stream;
+        stream.read(buffer)
+    }
+}
+
+/// The answer to one request, among whatever else the peer says.
+pub(crate) fn answer(stream: &mut impl Read, stream_id: u32) -> io::Result<Response> {
     loop {
         let mut head = [0; HEADER_LEN];
         stream.read_exact(&mut head)?;
@@ -74,10 +99,34 @@ fn answer(stream: &mut UnixStream, stream_id: u32) -> io::Result<Response> {
         if length > MAX_PAYLOAD {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is over 4 MiB"));
         }
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload)?;
+        let mut payload = Vec::new();
+        let read = stream.take(u64::from(header.length)).read_to_end(&mut payload)?;
+        if read < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         if header.stream_id == stream_id {
             return Response::parse_from_bytes(&payload).map_err(io::Error::from);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shim_that_only_talks_of_other_things_is_given_up() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let talker = std::thread::spawn(move || {
+            let other = Header { length: 0, stream_id: 7, kind: frame::TYPE_RESPONSE, flags: 0 };
+            // Until nobody listens any more.
+            while (&theirs).write_all(&other.encode()).is_ok() {}
+        });
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let error = answer(&mut Until { stream: &ours, deadline }, 1).unwrap_err();
+        let late = matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock);
+        assert!(late, "{error}");
+        drop(ours);
+        talker.join().unwrap();
     }
 }

@@ -70,7 +70,7 @@ fn has_entries(stat: &BlkIOStat) -> bool {
 }
 
 /// Lines of `8:0 Read 4096` or `8:0 4096`. The `Total` of all devices is no entry.
-fn entries(content: &[u8]) -> Vec<BlkIOEntry> {
+pub(crate) fn entries(content: &[u8]) -> Vec<BlkIOEntry> {
     text::lines(content).filter_map(entry).collect()
 }
 
@@ -86,7 +86,7 @@ fn entry(line: &[u8]) -> Option<BlkIOEntry> {
 }
 
 /// Lines of `  8        1   524288 sda1`, after a heading.
-fn device_names(partitions: &[u8]) -> HashMap<(u64, u64), &str> {
+pub(crate) fn device_names(partitions: &[u8]) -> HashMap<(u64, u64), &str> {
     let name = |line| {
         let mut words = text::words(line);
         let device = (text::number(words.next()?)?, text::number(words.next()?)?);

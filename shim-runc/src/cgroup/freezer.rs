@@ -55,7 +55,7 @@ impl Cgroup {
     }
 }
 
-fn parse(content: &[u8]) -> Option<FreezerState> {
+pub(crate) fn parse(content: &[u8]) -> Option<FreezerState> {
     match content.trim_ascii() {
         b"THAWED" | b"0" => Some(FreezerState::Thawed),
         b"FREEZING" => Some(FreezerState::Freezing),

@@ -26,7 +26,7 @@ pub fn add_pid(path: &str, pid: u32) -> Result<()> {
 
 /// The path below a mount point. Absolute on a unified host, as containerd demands; v1 always took
 /// relative ones as well.
-fn validate(path: &str, unified: bool) -> Result<&Path> {
+pub(crate) fn validate(path: &str, unified: bool) -> Result<&Path> {
     let refuse =
         |why| Err(Error::new(Code::InvalidArgument, format!("cgroup path {path:?} {why}")));
     if unified && !path.starts_with('/') {

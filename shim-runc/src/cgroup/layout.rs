@@ -16,17 +16,17 @@ const DECIDING: [&str; 6] = ["memory", "cpu", "cpuacct", "pids", "blkio", "freez
 
 /// A mounted cgroup hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CgroupMount {
+pub(crate) struct CgroupMount {
     /// Options of a v1 hierarchy, its controllers among them; `None` for v2.
     v1_options: Option<Vec<String>>,
     /// The cgroup that the mount shows as its top directory.
     root: PathBuf,
     /// Where it is mounted.
-    pub(super) mount_point: PathBuf,
+    pub(crate) mount_point: PathBuf,
 }
 
 impl CgroupMount {
-    fn parse(entry: &Entry<'_>) -> Option<Self> {
+    pub(crate) fn parse(entry: &Entry<'_>) -> Option<Self> {
         let v1_options = match entry.fs_type() {
             b"cgroup" => {
                 let options = entry.super_options();
@@ -78,24 +78,24 @@ pub(super) fn cgroup_mounts() -> io::Result<Vec<CgroupMount>> {
 }
 
 /// Whether containers of this host live in the v2 hierarchy alone.
-pub(super) fn is_unified(mounts: &[CgroupMount]) -> bool {
+pub(crate) fn is_unified(mounts: &[CgroupMount]) -> bool {
     mounts.iter().any(CgroupMount::is_v2) && !mounts.iter().any(CgroupMount::decides)
 }
 
 /// A process's cgroup in one v1 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct V1Group {
+pub(crate) struct V1Group {
     /// The controllers of the hierarchy, or its name.
-    pub(super) controllers: Vec<String>,
+    pub(crate) controllers: Vec<String>,
     /// The cgroup.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Whether it is the top of what is mounted: where processes are that nobody put elsewhere.
-    pub(super) is_top: bool,
+    pub(crate) is_top: bool,
 }
 
 /// The directories of one process's cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// One for each v1 hierarchy.
     V1(Vec<V1Group>),
     /// The one directory, and the top of the tree it is in.
@@ -109,7 +109,7 @@ pub(super) enum Layout {
 
 impl Layout {
     /// Finds where `memberships` are mounted; `None` if nowhere that this process can see.
-    pub(super) fn find(memberships: &[Membership], mounts: &[CgroupMount]) -> Option<Self> {
+    pub(crate) fn find(memberships: &[Membership], mounts: &[CgroupMount]) -> Option<Self> {
         let locate = |membership: &Membership| {
             let mut shown = mounts.iter().filter(|mount| mount.shows(membership));
             shown.find_map(|mount| Some((mount, mount.directory(&membership.path)?)))

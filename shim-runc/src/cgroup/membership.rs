@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 /// One line: a hierarchy and the process's place in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// The controllers of a v1 hierarchy, or its name as `name=…`; empty for the v2 hierarchy.
-    pub(super) controllers: Vec<String>,
+    pub(crate) controllers: Vec<String>,
     /// The path from the root of the hierarchy, as this process's cgroup namespace shows it.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Membership {
     /// Whether this is the line of the v2 hierarchy.
-    pub(super) fn is_v2(&self) -> bool {
+    pub(crate) fn is_v2(&self) -> bool {
         self.controllers.is_empty()
     }
 }
 
 /// Reads all lines; those of another form are passed over.
-pub(super) fn parse(text: &[u8]) -> Vec<Membership> {
+pub(crate) fn parse(text: &[u8]) -> Vec<Membership> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 

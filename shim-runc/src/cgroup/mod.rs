@@ -13,21 +13,21 @@
 //!
 //! Everything but the watch blocks for as long as the kernel needs to fill a few small files.
 
-mod blkio;
+pub(crate) mod blkio;
 mod controllers;
 mod files;
-mod freezer;
-mod join;
-mod layout;
-mod membership;
+pub(crate) mod freezer;
+pub(crate) mod join;
+pub(crate) mod layout;
+pub(crate) mod membership;
 #[cfg(test)]
 mod on_this_kernel;
 mod oom;
-mod oom_score;
-mod rdma;
+pub(crate) mod oom_score;
+pub(crate) mod rdma;
 mod text;
-mod v1;
-mod v2;
+pub(crate) mod v1;
+pub(crate) mod v2;
 
 use std::fs;
 use std::sync::Arc;

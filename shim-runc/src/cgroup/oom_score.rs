@@ -34,7 +34,7 @@ pub fn adjust_oom_score(pid: u32, parent: u32) -> Result<()> {
     }
 }
 
-fn next_score(parents: &str) -> Option<i32> {
+pub(crate) fn next_score(parents: &str) -> Option<i32> {
     let score: i32 = parents.trim().parse().ok()?;
     Some(score.saturating_add(1).clamp(LOWEST, HIGHEST))
 }

@@ -3,7 +3,7 @@
 use super::text;
 
 /// Lines of `mlx4_0 hca_handle=2 hca_object=max`: device, handles, objects.
-pub(super) fn entries(content: &[u8]) -> impl Iterator<Item = (&str, u32, u32)> {
+pub(crate) fn entries(content: &[u8]) -> impl Iterator<Item = (&str, u32, u32)> {
     text::lines(content).filter_map(|line| {
         let mut words = text::words(line);
         let device = str::from_utf8(words.next()?).ok()?;

@@ -91,7 +91,7 @@ fn memory_entry(files: &mut Files, kind: &str) -> MemoryEntry {
     }
 }
 
-fn memory_stat(content: &[u8]) -> MemoryStat {
+pub(crate) fn memory_stat(content: &[u8]) -> MemoryStat {
     let mut memory = MemoryStat::new();
     for (key, value) in text::flat_keyed(content) {
         match key {

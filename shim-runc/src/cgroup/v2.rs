@@ -69,7 +69,7 @@ fn memory(files: &mut Files) -> MemoryStat {
     memory
 }
 
-fn memory_stat(content: &[u8]) -> MemoryStat {
+pub(crate) fn memory_stat(content: &[u8]) -> MemoryStat {
     let mut memory = MemoryStat::new();
     for (key, value) in text::flat_keyed(content) {
         match key {
@@ -115,7 +115,7 @@ fn memory_stat(content: &[u8]) -> MemoryStat {
     memory
 }
 
-fn memory_events(content: &[u8]) -> MemoryEvents {
+pub(crate) fn memory_events(content: &[u8]) -> MemoryEvents {
     let mut events = MemoryEvents::new();
     for (key, value) in text::flat_keyed(content) {
         match key {
@@ -137,7 +137,7 @@ fn io(files: &mut Files) -> IOStat {
 }
 
 /// `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6`; a device alone has nothing to tell.
-fn io_entry(line: &[u8]) -> Option<IOEntry> {
+pub(crate) fn io_entry(line: &[u8]) -> Option<IOEntry> {
     let mut words = text::words(line);
     let (major, minor) = text::device(words.next()?)?;
     let mut entry = IOEntry { major, minor, ..IOEntry::new() };
@@ -157,7 +157,7 @@ fn io_entry(line: &[u8]) -> Option<IOEntry> {
 }
 
 /// `some avg10=0.12 avg60=0.00 avg300=0.00 total=34`, and the same for `full`.
-fn pressure(content: &[u8]) -> Option<PSIStats> {
+pub(crate) fn pressure(content: &[u8]) -> Option<PSIStats> {
     let mut stats = PSIStats::new();
     for line in text::lines(content) {
         let mut words = text::words(line);

@@ -10,9 +10,9 @@
 mod checkpoint;
 mod create;
 mod delete;
-mod exec;
+pub(crate) mod exec;
 mod freeze;
-mod resources;
+pub(crate) mod resources;
 mod signal;
 mod start;
 mod watch;

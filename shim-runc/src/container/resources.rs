@@ -1,6 +1,9 @@
 //! Pids, Stats, Update.
 
+use std::collections::HashMap;
+
 use runtime_proto::{any, errdefs::Code, options::ProcessDetails, task::ProcessInfo, types::Any};
+use serde::de::IgnoredAny;
 
 use super::{Container, blocking, lock};
 use crate::{
@@ -56,14 +59,18 @@ impl Container {
     /// the runtime says.
     pub async fn update(&self, resources: Option<&Any>) -> Result<()> {
         let json = resources.map(|any| any.value.as_slice()).unwrap_or_default();
-        let parsed: Result<serde_json::Map<String, serde_json::Value>, _> =
-            serde_json::from_slice(json);
-        if let Err(error) = parsed {
-            let message = format!("resources are no OCI Linux resources: {error}");
-            return Err(Error::new(Code::InvalidArgument, message));
-        }
+        check(json)?;
         let _op = self.init.op.lock().await;
         self.init.snapshot().state.allows(Verb::Update)?;
         self.runc.update(&self.id, json).await
     }
+}
+
+/// Whether these bytes can be OCI Linux resources at all; what they say is the runtime's to judge.
+pub(crate) fn check(json: &[u8]) -> Result<()> {
+    let parsed: serde_json::Result<HashMap<String, IgnoredAny>> = serde_json::from_slice(json);
+    parsed.map(drop).map_err(|error| {
+        let message = format!("resources are no OCI Linux resources: {error}");
+        Error::new(Code::InvalidArgument, message)
+    })
 }

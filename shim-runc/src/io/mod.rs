@@ -19,11 +19,11 @@ mod node;
 mod open;
 mod output;
 mod pipe;
-mod plan;
+pub(crate) mod plan;
 mod readiness;
 mod relay;
 mod source;
-mod uri;
+pub(crate) mod uri;
 
 #[cfg(test)]
 mod tests;

@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 
 /// The decision for one process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// What is fed to the process, if anything.
-    pub(super) stdin: Option<PathBuf>,
-    pub(super) stdout: Output,
-    pub(super) stderr: Output,
+    pub(crate) stdin: Option<PathBuf>,
+    pub(crate) stdout: Output,
+    pub(crate) stderr: Output,
     /// The logging binary behind every [`Output::Logger`].
-    pub(super) logger: Option<LoggingUri>,
+    pub(crate) logger: Option<LoggingUri>,
 }
 
 /// Where one output stream goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(crate) enum Output {
     Null,
     /// An existing fifo or file.
     Path(PathBuf),
@@ -34,7 +34,7 @@ impl Plan {
     /// Reads the three fields. A terminal has one output, so its stderr field means nothing. A
     /// logging binary named by stdout takes stderr as well, whatever that field says: the logger
     /// protocol hands over both (containerd cmd/containerd-shim-runc-v2/process/io.go).
-    pub(super) fn new(stdin: &str, stdout: &str, stderr: &str, terminal: bool) -> Result<Self> {
+    pub(crate) fn new(stdin: &str, stdout: &str, stderr: &str, terminal: bool) -> Result<Self> {
         let stdin = match Target::parse(stdin).map_err(|error| error.within("stdin"))? {
             Target::Null => None,
             Target::Path(path) | Target::File(path) => Some(path),

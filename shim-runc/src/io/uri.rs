@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Where one stream comes from or goes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(crate) enum Target {
     /// Nowhere: the client left the field empty.
     Null,
     /// A fifo (or another existing file) the client made.
@@ -28,17 +28,17 @@ pub(super) enum Target {
 
 /// A logging binary as its URI describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LoggingUri {
-    pub(super) program: PathBuf,
+pub(crate) struct LoggingUri {
+    pub(crate) program: PathBuf,
     /// Each query key, followed by its first value.
-    pub(super) args: Vec<OsString>,
+    pub(crate) args: Vec<OsString>,
     /// `binary-v2`: the logger must say that it is ready, its death is not taken for it.
-    pub(super) strict: bool,
+    pub(crate) strict: bool,
 }
 
 impl Target {
     /// Reads one of the three fields.
-    pub(super) fn parse(uri: &str) -> Result<Self> {
+    pub(crate) fn parse(uri: &str) -> Result<Self> {
         if uri.is_empty() {
             return Ok(Self::Null);
         }

@@ -153,6 +153,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The pid in a pid file. Those of nobody (0), of groups (below 0) and of the node's init (1) are
+/// never a container's.
+pub(crate) fn parse_pid(text: &str) -> Option<i32> {
+    text.trim().parse().ok().filter(|pid| *pid > 1)
+}
+
 /// Reads the pid that the runtime has written, and adopts the process.
 ///
 /// # Errors
@@ -160,7 +166,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn adopt(claim: &Claim, pid_file: &Path) -> Result<(u32, Adopted)> {
     let named = || format!("pid file {}", pid_file.display());
     let text = std::fs::read_to_string(pid_file).map_err(|error| Error::io(named(), error))?;
-    let pid = text.trim().parse().ok().filter(|pid: &i32| *pid > 1).ok_or_else(|| {
+    let pid = parse_pid(&text).ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
         Error::new(Code::Unknown, format!("{} holds {shown:?}, which is no pid", named()))
     })?;

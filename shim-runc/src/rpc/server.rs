@@ -100,7 +100,7 @@ async fn connection<S: Service>(stream: UnixStream, service: Arc<S>) {
 }
 
 /// The request in a message; `None` for messages that are not for us.
-fn request(header: Header, payload: &[u8]) -> Result<Option<Request>, Status> {
+pub(crate) fn request(header: Header, payload: &[u8]) -> Result<Option<Request>, Status> {
     if header.kind != frame::TYPE_REQUEST {
         // Streams are not served, and newer kinds of message are to be passed over.
         return Ok(None);

@@ -9,7 +9,7 @@ use runtime_proto::errdefs::Code;
 use crate::{error::Error, reaper::Exit};
 
 /// A failed call in the runtime's own words.
-pub(super) fn told(
+pub(crate) fn told(
     doing: &str,
     logged: &io::Result<Option<String>>,
     binary: &OsStr,

@@ -5,9 +5,9 @@
 //! * `log` and `error`: what a failed call has to say, and what that means.
 
 pub mod error;
-mod log;
+pub(crate) mod log;
 pub mod options;
-mod verbs;
+pub(crate) mod verbs;
 
 use std::{
     ffi::OsString,

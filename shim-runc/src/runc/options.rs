@@ -65,17 +65,22 @@ impl RuncOptions {
     /// When a file is there and cannot be read or understood.
     pub fn load(bundle: &Path) -> Result<Self> {
         let path = bundle.join(OPTIONS_FILE);
-        let mut options = match read_small(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
-                Error::caused(Code::InvalidArgument, format!("read {}", path.display()), error)
-            })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Options::default(),
+        let json = match read_small(&path) {
+            Ok(json) => json,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => b"{}".to_vec(),
             Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
         };
-        if options.binary_name.is_empty()
-            && let Ok(runtime) = read_small(&bundle.join(RUNTIME_FILE))
-        {
-            String::from_utf8_lossy(&runtime).trim().clone_into(&mut options.binary_name);
+        let runtime = read_small(&bundle.join(RUNTIME_FILE)).unwrap_or_default();
+        Self::parse(&json, &runtime).map_err(|error| {
+            Error::caused(Code::InvalidArgument, format!("read {}", path.display()), error)
+        })
+    }
+
+    /// Options from the content of the two files.
+    pub(crate) fn parse(json: &[u8], runtime: &[u8]) -> serde_json::Result<Self> {
+        let mut options: Options = serde_json::from_slice(json)?;
+        if options.binary_name.is_empty() {
+            String::from_utf8_lossy(runtime).trim().clone_into(&mut options.binary_name);
         }
         Ok(Self(options))
     }
