@@ -60,6 +60,8 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     // It may have closed the connection and still be there.
     shim.force_end().await;
     let found = binary_delete(inner, entry).await;
+    // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
+    shim.remove_socket().await;
     let published = entry.published();
     remove_bundle(shim.bundle()).await;
     let exit_is_out = published.is_some();

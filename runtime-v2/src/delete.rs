@@ -28,6 +28,10 @@ use crate::{
 /// which under heavy disk load has been seen to take minutes.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// For the event of a deletion to arrive before its shim is shut down; it is sent at once, over a
+/// local socket. Waited for only where the embedder shows events to the manager.
+const EVENT_GRACE: Duration = Duration::from_millis(500);
+
 /// Deletes a task. Callers of the same task take turns.
 pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exit> {
     let key = entry.shim.key();
@@ -65,6 +69,8 @@ pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exi
 async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Exit> {
     let shim = &entry.shim;
     if !shim.is_ending() {
+        // Go's shims of 1.6 to 2.2 lose the events that are still under way when they end.
+        entry.hear_deletion(EVENT_GRACE).await;
         shim.shut_down().await;
     }
     shim.bundle()

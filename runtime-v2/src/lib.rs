@@ -46,6 +46,7 @@ mod dead_shim;
 mod delete;
 mod features;
 mod load;
+mod observed;
 mod runtime_path;
 mod shim_binary;
 mod shim_log;

@@ -170,11 +170,10 @@ impl Shim {
         }
         let ended = self.client.is_closed();
         self.close().await;
-        if ended {
-            self.remove_socket().await;
-        } else {
+        if !ended {
             self.force_end().await;
         }
+        self.remove_socket().await;
     }
 
     /// Closes the connection and stops reading the log.
@@ -194,10 +193,10 @@ impl Shim {
         if self.origin == Origin::Started && self.is_unused() {
             stray::make_sure(&self.bundle, self.binary(), Some(self.address())).await;
         }
-        self.remove_socket().await;
     }
 
-    async fn remove_socket(&self) {
+    /// Removes the socket of a process that has ended and is not used any more.
+    pub(crate) async fn remove_socket(&self) {
         if self.is_unused() {
             socket_file::remove_if_unused(self.address()).await;
         }

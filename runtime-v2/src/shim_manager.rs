@@ -286,6 +286,7 @@ impl ShimManager {
             Some(location) => {
                 farewell(bundle.key(), location).await;
                 self.bury(bundle, binary, Some(location)).await;
+                self.remove_socket(location).await;
             }
         }
     }
@@ -302,8 +303,12 @@ impl ShimManager {
             return;
         }
         stray::make_sure(bundle, binary, address).await;
-        if let Some(address) = address {
-            socket_file::remove_if_unused(address).await;
+    }
+
+    /// Removes the socket of a shim that is gone, unless others use it.
+    pub(crate) async fn remove_socket(&self, location: &Bootstrap) {
+        if !self.users.any(&location.address) {
+            socket_file::remove_if_unused(&location.address).await;
         }
     }
 }

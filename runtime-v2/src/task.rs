@@ -20,7 +20,7 @@ use runtime_proto::{
     task::Status,
     types::{Any, Timestamp},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     bundle::ExitNote,
@@ -160,8 +160,21 @@ pub(crate) struct Entry {
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// A plain lock: held for reads and writes of the record only.
     record: Mutex<Record>,
+    /// Which events of the shim have passed through this manager.
+    heard: watch::Sender<Heard>,
     /// The end of the entry, for those that wait for a process whose shim died.
     gone: watch::Sender<Option<Exit>>,
+}
+
+/// How much of a task's events has passed through the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Heard {
+    /// None: nobody shows them to the manager, or nothing has happened yet.
+    Nothing,
+    /// Some.
+    Something,
+    /// The last, its deletion.
+    Deletion,
 }
 
 /// What is known about a task's end.
@@ -180,6 +193,7 @@ impl Entry {
             pid: AtomicU32::new(pid),
             turn: tokio::sync::Mutex::default(),
             record: Mutex::default(),
+            heard: watch::Sender::new(Heard::Nothing),
             gone: watch::Sender::new(None),
         })
     }
@@ -205,6 +219,24 @@ impl Entry {
 
     pub(crate) fn note_published(&self, exit: Exit) {
         self.record().published.get_or_insert(exit);
+    }
+
+    /// Notes that an event has passed.
+    pub(crate) fn hear(&self, heard: Heard) {
+        self.heard.send_if_modified(|known| {
+            let more = heard > *known;
+            *known = heard.max(*known);
+            more
+        });
+    }
+
+    /// Waits for the event of the deletion, if events pass here at all.
+    pub(crate) async fn hear_deletion(&self, limit: Duration) {
+        if *self.heard.borrow() == Heard::Something {
+            let mut heard = self.heard.subscribe();
+            // Too late means lost, or a shim that tells no events.
+            let _ = timeout(limit, heard.wait_for(|heard| *heard == Heard::Deletion)).await;
+        }
     }
 
     pub(crate) fn deleted(&self) -> Option<Exit> {

@@ -9,12 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use runtime_proto::{
-    any,
-    errdefs::Code,
-    events::{Envelope, TaskExit},
-    topics::Event,
-};
+use runtime_proto::{errdefs::Code, events::Envelope};
 use tokio::sync::{RwLock, oneshot};
 
 use crate::{
@@ -25,9 +20,10 @@ use crate::{
     events::EventSink,
     id::{Key, Namespace},
     load::{self, Loading},
+    observed::{self, Observed},
     shim_manager::ShimManager,
     stores::{ContainerStore, SandboxStore},
-    task::{Entry, Exit, Task},
+    task::{Entry, Exit, Heard, Task},
 };
 
 /// What a manager needs from whoever embeds it.
@@ -163,8 +159,10 @@ impl TaskManager {
     /// Learns from an event of a shim what the manager need not say again, should that shim die.
     /// To be called with every event that passes through the embedder, before it is handed on.
     pub async fn observe(&self, event: &Envelope) {
-        let Some((key, exit)) = exit_of_task(event) else { return };
+        let Some((key, what)) = observed::read(event) else { return };
         let Some(entry) = self.inner.entry(&key) else { return };
+        entry.hear(if what == Observed::Deletion { Heard::Deletion } else { Heard::Something });
+        let Observed::Exit(exit) = what else { return };
         entry.note_published(exit.clone());
         let noted = entry.shim.bundle().blocking(move |bundle| bundle.write_exit((&exit).into()));
         if let Err(error) = noted.await {
@@ -213,21 +211,6 @@ impl Inner {
     pub(crate) fn work(&self) -> Arc<RwLock<()>> {
         Arc::clone(&self.work)
     }
-}
-
-/// The exit of a task's init, if that is what the event tells.
-fn exit_of_task(event: &Envelope) -> Option<(Key, Exit)> {
-    if event.topic != TaskExit::TOPIC {
-        return None;
-    }
-    let exit: TaskExit = any::unpack(event.event.as_ref()?).ok()??;
-    // The end of an exec is not the end of the task.
-    if !exit.id.is_empty() && exit.id != exit.container_id {
-        return None;
-    }
-    let key = Key::new(event.namespace.as_str(), exit.container_id).ok()?;
-    let at = exit.exited_at.into_option();
-    Some((key, Exit { pid: exit.pid, status: exit.exit_status, at }))
 }
 
 fn not_found(key: &Key) -> Error {

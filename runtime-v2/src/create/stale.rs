@@ -53,6 +53,9 @@ pub(super) async fn heal(inner: &Inner, key: &Key, binary: &Path) -> Result<()> 
         inner.shims.bury(&bundle, Some(binary), None).await;
     }
     dead_shim::run_delete(inner, &inner.shims.binary(binary), &bundle, None).await;
+    if let Some(location) = &location {
+        inner.shims.remove_socket(location).await;
+    }
     bundle
         .blocking(Bundle::remove)
         .await

@@ -51,6 +51,10 @@ async fn bury(inner: &Inner, dead: &Dead) {
         }
         None => dead_shim::unknown_exit(pid),
     };
+    // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
+    if let Some(location) = location {
+        inner.shims.remove_socket(location).await;
+    }
     dead_shim::remove_bundle(bundle).await;
     let exit_is_out = published.is_some();
     let exit = published.map_or(found, Into::into);

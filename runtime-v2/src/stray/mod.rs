@@ -4,7 +4,8 @@
 //! too, or refuse all calls. Two things tell that a process is the shim of a bundle:
 //!
 //! * it was started in the bundle, whose path belongs to one container, and it names that
-//!   container on its command line or runs the shim's executable;
+//!   container on its command line, runs the shim's executable, or has what shims and their
+//!   children have in their environment: a shell of somebody who looks around has none of it;
 //! * it listens at the address that the bundle notes, and it names the namespace or runs the
 //!   executable: the process of a pod was started in the bundle of its first container only.
 //!
@@ -24,7 +25,9 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{address, bundle::Bundle, error::Result, socket_file};
+use runtime_proto::bootstrap::ENV_NAMESPACE;
+
+use crate::{address, bundle::Bundle, error::Result, id::Key, socket_file};
 
 /// A killed process needs a moment to be gone from /proc; fifty of these are one second, after
 /// which it is stuck in the kernel and nothing helps.
@@ -108,8 +111,11 @@ impl Stray {
     }
 
     fn was_started_here(&self, pid: i32) -> bool {
+        let Key { namespace, id } = self.bundle.key();
         procfs::works_in(pid, self.bundle.path())
-            && (procfs::names(pid, self.bundle.key().id.as_str()) || self.runs_binary(pid))
+            && (procfs::names(pid, id.as_str())
+                || self.runs_binary(pid)
+                || procfs::has_env(pid, ENV_NAMESPACE, namespace.as_str()))
     }
 
     fn listens(&self, pid: i32, inodes: &HashSet<String>) -> bool {
@@ -158,11 +164,8 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+    use crate::config::{Config, Daemon};
     use crate::stray::procfs::processes;
-    use crate::{
-        config::{Config, Daemon},
-        id::Key,
-    };
 
     fn bundle(dir: &Path) -> Bundle {
         let daemon = Daemon {

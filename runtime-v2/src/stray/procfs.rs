@@ -41,6 +41,13 @@ pub(super) fn names(pid: i32, word: &str) -> bool {
         .is_ok_and(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
+/// Whether it was given this in its environment.
+pub(super) fn has_env(pid: i32, name: &str, value: &str) -> bool {
+    let wanted = format!("{name}={value}");
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|env| env.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
+}
+
 /// Whether this is its executable.
 pub(super) fn runs(pid: i32, binary: &Path) -> bool {
     let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
