@@ -10,7 +10,7 @@ use containerd_shim_protos::api::Mount;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::spec::Spec;
 
@@ -42,6 +42,18 @@ impl Bundle {
         fs::write(dir.join("config.json"), marked.to_json())?;
         let log = Log::open(&dir.join("log"))?;
         Ok(Self { id, dir, rootfs: fixture.rootfs()?, log })
+    }
+
+    /// Changes a value of `config.json` after the bundle has marked it as its own.
+    ///
+    /// # Errors
+    /// When there is no such value, by its JSON pointer, or the file cannot be written.
+    pub fn respecify(&self, pointer: &str, value: serde_json::Value) -> Result {
+        let file = self.dir.join("config.json");
+        let mut spec: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
+        let place = spec.pointer_mut(pointer);
+        *place.ok_or_else(|| Failure::new(format!("no {pointer} in the spec")))? = value;
+        Ok(fs::write(file, spec.to_string())?)
     }
 
     /// The mounts that make the root filesystem, as a snapshotter would give them.

@@ -22,6 +22,9 @@ pub struct Script {
     pub runtime: PathBuf,
     /// Where calls are written down, one JSON object a line.
     pub log: PathBuf,
+    /// Arguments that are written down and kept from the real runtime, which could not obey them here.
+    #[serde(default)]
+    pub hidden: Vec<String>,
     /// The first rule that fits a call is obeyed; none: the real runtime is run.
     pub rules: Vec<Rule>,
 }
@@ -38,8 +41,14 @@ pub struct Rule {
     pub gate: Option<PathBuf>,
     /// Then wait this long.
     pub delay_ms: u64,
+    /// Then write these files.
+    pub files: Vec<(PathBuf, String)>,
     /// Do not run the real runtime.
     pub skip: bool,
+    /// A restore: create the container anew and start it, since criu is on few machines.
+    pub restores: bool,
+    /// Then run the real runtime with these command lines too, behind the global flags of the one that came.
+    pub besides: Vec<Vec<String>>,
     /// After the real runtime: kill the process in the pid file with this signal.
     pub kill_init: Option<i32>,
     /// After the real runtime: wait at this gate, as at `gate`.
@@ -63,6 +72,20 @@ impl Rule {
     #[must_use]
     pub fn of(mut self, id: &str) -> Self {
         id.clone_into(&mut self.id);
+        self
+    }
+
+    /// Then this command line of the real runtime, too.
+    #[must_use]
+    pub fn besides(mut self, line: &[&str]) -> Self {
+        self.besides.push(line.iter().map(|&word| word.to_owned()).collect());
+        self
+    }
+
+    /// The call succeeds without the real runtime.
+    #[must_use]
+    pub fn succeeds(mut self) -> Self {
+        self.skip = true;
         self
     }
 
@@ -101,6 +124,20 @@ impl Call {
             }
         }
         Self { argv, subcommand }
+    }
+
+    /// The arguments from the subcommand on.
+    #[must_use]
+    pub fn line(&self) -> &[String] {
+        let at = self.argv.iter().position(|one| *one == self.subcommand).unwrap_or_default();
+        self.argv.get(at..).unwrap_or_default()
+    }
+
+    /// The flags before the subcommand, with their values.
+    #[must_use]
+    pub fn global(&self) -> &[String] {
+        let count = self.argv.len() - self.line().len();
+        self.argv.get(..count).unwrap_or_default()
     }
 
     /// Is this argument there?
@@ -142,7 +179,8 @@ impl FakeRunc {
         let path = fixture.bin().join("fakerunc");
         symlink(paths::stand_in("fakerunc")?, &path).context("installing fakerunc")?;
         let log = fixture.file("fakerunc.log");
-        let script = Script { runtime: runtime.to_path_buf(), log, rules: Vec::new() };
+        let (runtime, hidden) = (runtime.to_path_buf(), Vec::new());
+        let script = Script { runtime, log, hidden, rules: Vec::new() };
         let fake = Self { path, script };
         fake.write()?;
         Ok(fake)
@@ -154,6 +192,15 @@ impl FakeRunc {
     /// When the script cannot be written.
     pub fn obey(&mut self, rules: &[Rule]) -> Result {
         self.script.rules = rules.to_vec();
+        self.write()
+    }
+
+    /// Keeps arguments from the real runtime from the next call on.
+    ///
+    /// # Errors
+    /// When the script cannot be written.
+    pub fn hide(&mut self, arguments: &[&str]) -> Result {
+        self.script.hidden = arguments.iter().map(|&argument| argument.to_owned()).collect();
         self.write()
     }
 

@@ -33,6 +33,16 @@ pub fn free_unified_hierarchy() -> Result {
     freed.clone().map_err(Failure::new)
 }
 
+/// The newest runc and crun at hand, each with its name, and each usable on this host: for what they say or do
+/// differently.
+///
+/// # Errors
+/// When one is missing, or crun cannot be made usable.
+pub fn both_runtimes() -> Result<[(&'static str, PathBuf); 2]> {
+    free_unified_hierarchy()?;
+    Ok([("runc", crate::paths::runc()?), ("crun", crate::paths::crun()?)])
+}
+
 fn hold(unified: &Path) -> Result {
     let lock = lock()?;
     let mut users = users();

@@ -350,6 +350,18 @@ impl TaskClient {
         self.empty("Update", &request).await
     }
 
+    /// Dumps the container below `path`, with CRIU options or without any.
+    ///
+    /// # Errors
+    /// What the shim says.
+    pub async fn checkpoint(&self, id: &str, path: &str, options: Option<Any>) -> Answer<()> {
+        let mut request = api::CheckpointTaskRequest::new();
+        request.id = id.to_owned();
+        request.path = path.to_owned();
+        request.options = MessageField::from_option(options);
+        self.empty("Checkpoint", &request).await
+    }
+
     /// Metrics of the container's cgroup, packed.
     ///
     /// # Errors
