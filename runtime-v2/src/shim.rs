@@ -195,10 +195,15 @@ impl Shim {
         }
     }
 
-    /// Removes the socket of a process that has ended and is not used any more.
+    /// Removes the socket of a process that is not used any more, if it has ended. That of a
+    /// sandbox may well live on, so it is not waited for.
     pub(crate) async fn remove_socket(&self) {
-        if self.is_unused() {
-            socket_file::remove_if_unused(self.address()).await;
+        if !self.is_unused() {
+            return;
+        }
+        match self.origin {
+            Origin::Started => socket_file::remove_of_ended(self.address()).await,
+            Origin::Joined => socket_file::remove_of_dead(self.address()).await,
         }
     }
 }

@@ -308,7 +308,7 @@ impl ShimManager {
     /// Removes the socket of a shim that is gone, unless others use it.
     pub(crate) async fn remove_socket(&self, location: &Bootstrap) {
         if !self.users.any(&location.address) {
-            socket_file::remove_if_unused(&location.address).await;
+            socket_file::remove_of_ended(&location.address).await;
         }
     }
 }

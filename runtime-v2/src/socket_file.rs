@@ -7,24 +7,45 @@ use crate::address;
 /// A socket that accepts is alive; one that does not answer at all is not ours to judge.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Removes the socket file of a shim's address, if it has one and nobody listens on it.
-pub(crate) async fn remove_if_unused(address: &str) {
+/// A process that has closed one connection may be a moment from closing its listener; half a
+/// second of tries.
+const ENDING_PAUSE: Duration = Duration::from_millis(10);
+const ENDING_TRIES: u32 = 50;
+
+/// Removes the socket file of the address of a shim that has ended, or is about to.
+pub(crate) async fn remove_of_ended(address: &str) {
+    let Some(path) = address::socket_file(address) else { return };
+    for _ in 0..ENDING_TRIES {
+        if remove_if_dead(&path).await {
+            return;
+        }
+        tokio::time::sleep(ENDING_PAUSE).await;
+    }
+}
+
+/// Removes the socket file of an address if nobody listens on it now.
+pub(crate) async fn remove_of_dead(address: &str) {
     if let Some(path) = address::socket_file(address) {
         remove_if_dead(&path).await;
     }
 }
 
-/// Removes a socket file if nobody listens on it.
+/// Removes a socket file if nobody listens on it; tells whether it is gone.
 ///
 /// The next container of a group may bind the same name at any moment. So the file is moved aside
 /// first, and removed only if what was moved is what refused the connection.
-pub(crate) async fn remove_if_dead(path: &Path) {
-    let Some(inode) = inode(path) else { return };
+pub(crate) async fn remove_if_dead(path: &Path) -> bool {
+    let Some(inode) = inode(path) else { return true };
     let probe = tokio::time::timeout(PROBE_TIMEOUT, tokio::net::UnixStream::connect(path)).await;
-    let refused =
-        matches!(probe, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused);
-    if refused && let Err(error) = remove_exactly(path, inode) {
-        tracing::debug!(path = %path.display(), %error, "a dead socket stays");
+    match probe {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            if let Err(error) = remove_exactly(path, inode) {
+                tracing::debug!(path = %path.display(), %error, "a dead socket stays");
+            }
+            true
+        }
+        Ok(Err(error)) => error.kind() == io::ErrorKind::NotFound,
+        Ok(Ok(_)) | Err(_) => false,
     }
 }
 

@@ -134,6 +134,11 @@ impl Host {
         Key::new(self.namespace.as_str(), id).unwrap()
     }
 
+    /// A name that no other host uses.
+    pub(crate) fn unique(&self, name: &str) -> String {
+        format!("{name}-{}", self.namespace)
+    }
+
     /// Whether the shim is one of the first generation, which knows no groups.
     pub(crate) fn is_v1(&self) -> bool {
         self.shim.ends_with("runc-v1")

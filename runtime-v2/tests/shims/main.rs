@@ -23,9 +23,22 @@ fn runc_options(set: impl FnOnce(&mut OptionsMessage)) -> Option<runtime_proto::
     Some(any::raw("containerd.runc.v1.Options", options.write_to_bytes().unwrap()))
 }
 
+/// Does the same with every shim at hand, side by side.
+async fn for_each_shim<F: Future<Output = ()> + Send + 'static>(
+    test: &str,
+    body: impl Fn(Host) -> F,
+) {
+    let bodies: Vec<_> = Host::all(test).into_iter().map(|host| tokio::spawn(body(host))).collect();
+    for body in bodies {
+        if let Err(failed) = body.await {
+            std::panic::resume_unwind(failed.into_panic());
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_lives_with_an_exec_and_leaves_nothing() {
-    for host in Host::all("life") {
+    for_each_shim("life", |host| async move {
         let task = host.run("c1", "sleep 1000").await;
         let state = timed(task.state(&INIT)).await.unwrap();
         assert_eq!((state.status, state.pid), (Status::RUNNING, task.pid()), "{}", host.shim);
@@ -49,12 +62,13 @@ async fn a_container_lives_with_an_exec_and_leaves_nothing() {
         host.assert_clean().await;
         // One for the exec, one for init.
         assert_eq!((host.exits("c1").len(), host.deletes("c1").len()), (2, 1), "{}", host.shim);
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_killed_shim_the_container_ends_and_is_reported_once() {
-    for host in Host::all("kill") {
+    for_each_shim("kill", |host| async move {
         let task = host.run("c1", "sleep 1000").await;
         let init = Pid::from_raw(i32::try_from(task.pid()).unwrap());
         for shim in host.shims() {
@@ -68,12 +82,13 @@ async fn behind_a_killed_shim_the_container_ends_and_is_reported_once() {
         let exits = host.exits("c1");
         assert_eq!(exits, [(task.pid(), 137)], "{}", host.shim);
         assert_eq!(host.deletes("c1"), [(task.pid(), 137)]);
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_while_no_manager_looked_is_found_as_it_was() {
-    for mut host in Host::all("exit") {
+    for_each_shim("exit", |mut host| async move {
         let task = host.run("c1", "while [ ! -e /tmp/go ]; do sleep 0.05; done; exit 7").await;
         let init = task.pid();
         drop(task);
@@ -90,14 +105,15 @@ async fn an_exit_while_no_manager_looked_is_found_as_it_was() {
         assert_eq!((exit.status, task.pid()), (7, init), "{}", host.shim);
         assert_eq!(timed(host.manager().delete(&host.key("c1"))).await.unwrap().status, 7);
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shim_of_a_pod_ends_with_its_last_container() {
-    for host in Host::all("pod") {
+    for_each_shim("pod", |host| async move {
         if host.is_v1() {
-            continue;
+            return;
         }
         for id in ["pause", "app1", "app2"] {
             host.run_in_group(id, "sleep 1000", "pause").await;
@@ -109,12 +125,13 @@ async fn the_shim_of_a_pod_ends_with_its_last_container() {
         }
         host.end("app2").await;
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_cannot_be_created_leaves_nothing_and_never_ended() {
-    for host in Host::all("fail") {
+    for_each_shim("fail", |host| async move {
         let mut options = host.options("c1", "sleep 1");
         options.spec = Some(host.spec("c1", &["/nonexistent"], None));
         let error = timed(host.manager().create(host.key("c1"), options)).await.unwrap_err();
@@ -124,12 +141,13 @@ async fn a_container_that_cannot_be_created_leaves_nothing_and_never_ended() {
         host.run("c1", "sleep 1000").await;
         host.end("c1").await;
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_create_that_nobody_waits_for_leaves_nothing() {
-    for host in Host::all("gone") {
+    for_each_shim("gone", |host| async move {
         let slow = host
             .script("slow-runc", "case \"$*\" in *' create '*) sleep 1;; esac; exec runc \"$@\"");
         let options = CreateOptions {
@@ -140,12 +158,13 @@ async fn a_create_that_nobody_waits_for_leaves_nothing() {
         assert!(tokio::time::timeout(Duration::from_millis(500), create).await.is_err());
         timed(host.manager().settled()).await;
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_create_that_hangs_is_ended_by_force() {
-    for host in Host::all("hang") {
+    for_each_shim("hang", |host| async move {
         let hung = host.script(
             "hung-runc",
             "case \"$*\" in *' create '*) sleep 1000;; esac; exec runc \"$@\"",
@@ -158,7 +177,8 @@ async fn a_create_that_hangs_is_ended_by_force() {
         assert!(tokio::time::timeout(Duration::from_millis(500), create).await.is_err());
         timed(host.manager().settled()).await;
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,11 +188,11 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
         eprintln!("skipped: the cgroup of a shim is looked up in the pids hierarchy of cgroup v1");
         return;
     }
-    for host in Host::all("opts") {
+    for_each_shim("opts", |host| async move {
         if host.is_v1() {
-            continue;
+            return;
         }
-        let cgroup = format!("mgr-test-{}", std::process::id());
+        let cgroup = host.unique("mgr-test");
         fs::create_dir_all(hierarchy.join(&cgroup)).unwrap();
         for other in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
             if other.path().join("tasks").exists() {
@@ -199,17 +219,19 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
         for hierarchy in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
             let _ = fs::remove_dir(hierarchy.path().join(&cgroup));
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_container_is_not_deleted() {
-    for host in Host::all("busy") {
+    for_each_shim("busy", |host| async move {
         let task = host.run("c1", "sleep 1000").await;
         let error = timed(host.manager().delete(&host.key("c1"))).await.unwrap_err();
         assert_ne!(error.kind(), Code::NotFound, "{}: {error}", host.shim);
         assert_eq!(timed(task.state(&INIT)).await.unwrap().status, Status::RUNNING);
         host.end("c1").await;
         host.assert_clean().await;
-    }
+    })
+    .await;
 }
