@@ -1,6 +1,7 @@
 //! Execs: reserving one, starting it.
 
 use std::{
+    collections::BTreeMap,
     fs::OpenOptions,
     io::Write,
     os::unix::fs::OpenOptionsExt,
@@ -12,6 +13,7 @@ use runtime_proto::{
     errdefs::Code,
     events::{TaskExecAdded, TaskExecStarted},
 };
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Container, lock};
 use crate::{
@@ -146,14 +148,16 @@ fn end_stray(claim: &Claim, pid_file: &Path) {
     }
 }
 
-/// The OCI process with the terminal that the request asks for.
+/// The OCI process with the terminal that the request asks for, and everything else in it as it
+/// came: nothing that the runtime is to read passes through our idea of numbers and text.
 pub(crate) fn with_terminal(spec: &[u8], terminal: bool) -> Result<Vec<u8>> {
     let invalid = |why: &dyn std::fmt::Display| {
         Error::new(Code::InvalidArgument, format!("exec spec is no OCI process: {why}"))
     };
-    let mut process: serde_json::Map<String, serde_json::Value> =
+    let terminal = to_raw_value(&terminal).map_err(|error| invalid(&error))?;
+    let mut process: BTreeMap<String, &RawValue> =
         serde_json::from_slice(spec).map_err(|error| invalid(&error))?;
-    process.insert("terminal".into(), terminal.into());
+    process.insert("terminal".into(), &terminal);
     serde_json::to_vec(&process).map_err(|error| invalid(&error))
 }
 
@@ -188,6 +192,11 @@ mod tests {
     fn the_request_decides_about_the_terminal() {
         let spec = with_terminal(br#"{"terminal":true,"args":["a"]}"#, false).unwrap();
         assert_eq!(spec, br#"{"args":["a"],"terminal":false}"#);
+        let odd = br#"{"a": 100000000000000000001, "b": [1e400, "\u00e9"], "c": {"d": 1.10}}"#;
+        let spec = String::from_utf8(with_terminal(odd, true).unwrap()).unwrap();
+        for part in ["100000000000000000001", r#"[1e400, "\u00e9"]"#, r#"{"d": 1.10}"#] {
+            assert!(spec.contains(part), "{spec}");
+        }
         for broken in [&b""[..], b"null", b"[]", b"{"] {
             let error = with_terminal(broken, true).unwrap_err();
             assert_eq!(error.kind(), Code::InvalidArgument);
