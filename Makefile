@@ -80,6 +80,10 @@ test-unit: ## pure tests only: no root, no containers, no daemon
 test-integration: deps build ## the binaries against real containerd, runc and crun; T="lifecycle exec" for some themes
 	@scripts/test integration $(T)
 
+.PHONY: test-guest
+test-guest: deps build ## the part of them that needs cgroup v2, in an emulated guest
+	@scripts/test guest
+
 .PHONY: demo
 demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
 	$(CARGO) run --release --locked -q -p integration --bin demo

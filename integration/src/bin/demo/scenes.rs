@@ -1,6 +1,5 @@
 //! What is shown for every containerd.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use integration::containerd::Containerd;
@@ -118,7 +117,7 @@ async fn memory(daemon: &Containerd<'_>) -> Result<Shown> {
     let mut ids = Vec::new();
     for (name, shim) in [("ours", paths::shim()?), ("Go's", daemon.go_shim())] {
         let id = daemon.id(&format!("mem-{}", name.trim_end_matches("'s").to_lowercase()));
-        let shim = PathBuf::from(shim).display().to_string();
+        let shim = shim.display().to_string();
         daemon.must(&run(&shim, &["--detach"], &id, &["sleep", "1000"])).await?;
         let (_, serving) = processes(daemon, &id).await?;
         daemon.must(&["tasks", "exec", "--exec-id", "e", &id, "true"]).await?;
