@@ -7,9 +7,12 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::{
-        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Component, Path, PathBuf},
 };
@@ -24,6 +27,10 @@ use crate::error::{Error, Result};
 pub const DEFAULT_DIR: &str = "/run/containerd/s";
 /// The longest path of a socket, in bytes: `sun_path` without its final NUL.
 pub const MAX_PATH: usize = 107;
+
+/// How often a socket that was there and is gone is looked for again. Once is what a shim that
+/// ends takes; more can only come from shims of another make, which do not know of the lock.
+const MAX_ROUNDS: u32 = 10;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -130,19 +137,41 @@ pub fn bind_or_connect(path: &Path) -> Result<Group> {
     let _lock = Flock::lock(lock, FlockArg::LockExclusive)
         .map_err(|(_, errno)| Error::io(format!("lock {}", dir.display()), errno))?;
     let failed = |error| Error::io(format!("listen on {}", path.display()), error);
-    match bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-        bound => return bound.map(Group::New).map_err(failed),
-    }
-    match UnixStream::connect(path) {
-        Ok(stream) => Ok(Group::Existing(stream)),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // Left by a shim that was killed.
-            fs::remove_file(path).map_err(failed)?;
-            bind(path).map(Group::New).map_err(failed)
+    let mut rounds = 0..MAX_ROUNDS;
+    loop {
+        match bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound.map(Group::New).map_err(failed),
         }
-        Err(error) => Err(failed(error)),
+        let refused = match connect(path) {
+            Ok(stream) => return Ok(Group::Existing(stream)),
+            Err(error) => error,
+        };
+        let gone = match refused.kind() {
+            // Left by a shim that was killed.
+            io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            // Its shim, which was ending, has removed it just now.
+            io::ErrorKind::NotFound => Ok(()),
+            _ => return Err(failed(refused)),
+        };
+        match gone {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ if rounds.next().is_none() => return Err(failed(refused)),
+            _ => {}
+        }
     }
+}
+
+/// Connects at once or not at all: a shim that has stopped accepting keeps its queue full for ever,
+/// and whoever waits here holds the lock that every start on the node needs.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Binds a socket that only we can connect to.
@@ -227,5 +256,49 @@ mod tests {
         assert!(path.exists());
         second.file.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_its_shim_removes_meanwhile_is_bound_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        // Shims that end, one after the other: they remove their file without the lock.
+        let ending = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                for _ in 0..2000 {
+                    if let Ok(bound) = bind(&path) {
+                        bound.file.remove();
+                    }
+                }
+            }
+        });
+        while !ending.is_finished() {
+            if let Group::New(bound) = bind_or_connect(&path).unwrap() {
+                bound.file.remove();
+            }
+        }
+        ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_shim_that_does_not_accept_is_not_waited_for() {
+        use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let wedged =
+            socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        socket::bind(wedged.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        socket::listen(&wedged, Backlog::new(0).unwrap()).unwrap();
+        let mut queued = Vec::new();
+        let error = loop {
+            match bind_or_connect(&path) {
+                Ok(Group::Existing(stream)) => queued.push(stream),
+                Ok(Group::New(_)) => panic!("took over a socket that somebody listens on"),
+                Err(error) => break error,
+            }
+            assert!(queued.len() < 100, "the queue has no end");
+        };
+        assert!(error.to_string().contains("sock"), "{error}");
     }
 }

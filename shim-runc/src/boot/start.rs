@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,9 @@ use crate::{
 /// last container was deleted just now.
 const JOIN_LIMIT: Duration = Duration::from_secs(2);
 
+/// Between attempts: about what a shim takes from its last answer to its end.
+const JOIN_PAUSE: Duration = Duration::from_millis(2);
+
 /// What `start` was asked, by flags, environment and stdin together.
 struct Request {
     args: Args,
@@ -66,7 +70,9 @@ pub(super) fn start(args: Args) -> Result<ExitCode> {
             Group::New(bound) => return request.launch(bound),
             Group::Existing(stream) => match probe::ask(stream, &args.id) {
                 Ok(speaks) => return request.join(speaks, &path),
-                Err(error) if has_left(&error) && Instant::now() < deadline => {}
+                Err(error) if has_left(&error) && Instant::now() < deadline => {
+                    thread::sleep(JOIN_PAUSE);
+                }
                 Err(error) => {
                     let doing = format!("ask the shim at {} what it speaks", path.display());
                     return Err(Error::io(doing, error));
