@@ -1,0 +1,92 @@
+//! `containerd-task-manager`: a socket in front of an unmodified containerd. It serves the task
+//! service itself, with the manager of this crate, and passes every other call through.
+//!
+//! # Parts, from the bottom up
+//!
+//! * `config`, `logging`, `notify`, `lock`, `listen`: what the daemon is told, and its place.
+//! * `api`, `convert`: messages of gRPC, and the one place where they meet those of shims.
+//! * `grpc`, `containerd`: serving a call; calling the containerd behind.
+//! * `metrics`, `stores`, `events`: what the manager needs around it.
+//! * `tasks`: the task service. `proxy`: everything else. `server`: connections, to either.
+//! * `serve`: all of it together.
+
+mod api;
+mod config;
+mod containerd;
+mod convert;
+mod events;
+mod grpc;
+mod listen;
+mod lock;
+mod logging;
+mod metrics;
+mod notify;
+mod proxy;
+mod serve;
+mod server;
+mod stores;
+mod tasks;
+
+use std::{
+    error::Error,
+    io::{Write, stderr},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+
+use config::{Given, Settings};
+
+/// containerd's task manager in front of an unmodified containerd.
+#[derive(Debug, Parser)]
+#[command(name = "containerd-task-manager", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve tasks, and pass all other calls to containerd
+    Serve {
+        /// Settings, as TOML [default: /etc/containerd-task-manager/config.toml, if it is there]
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        given: Given,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Serve { config, given } => serve(given, config),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(error.as_ref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says why, with all causes, in one line.
+fn tell(error: &dyn Error) {
+    let mut line = format!("containerd-task-manager: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line = format!("{line}: {error}");
+        cause = error.source();
+    }
+    // Without a stderr there is nobody to tell.
+    let _ = writeln!(stderr(), "{}", line.trim_end());
+}
+
+fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
+    let settings = Settings::new(given, config.as_deref())?;
+    logging::start(&settings.log_level, settings.log_format)?;
+    let claims = serve::Claims::take(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(serve::serve(&settings, claims))?)
+}

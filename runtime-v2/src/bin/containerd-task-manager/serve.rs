@@ -1,0 +1,191 @@
+//! The daemon: claims, binds, loads, serves, and stops with the containers left running.
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use runtime_v2::{Environment, TaskManager};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    config::Settings,
+    containerd::Containerd,
+    events::{self, Publisher},
+    listen::Socket,
+    lock::StateLock,
+    metrics::{Endpoint, Metrics},
+    notify::{READY, STOPPING, notify},
+    server::Server,
+    stores::Records,
+    tasks::Tasks,
+};
+
+/// For creations and deletions that have begun. What does not end by then is found again by the
+/// next start; service managers give 90 s.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why the daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    /// Something of the system.
+    #[error("{what}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The manager.
+    #[error(transparent)]
+    Manager(#[from] runtime_v2::Error),
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
+    let what = what.into();
+    |source| ServeError::Io { what, source }
+}
+
+/// Everything that can be refused, taken before the first thread is started.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    _lock: StateLock,
+    socket: Socket,
+    endpoint: Option<Endpoint>,
+}
+
+impl Claims {
+    /// Claims the state directory and binds the sockets. Clients may connect from here on; they
+    /// are served when the shims are loaded.
+    ///
+    /// # Errors
+    /// When any of it belongs to another process.
+    pub(crate) fn take(settings: &Settings) -> Result<Self, ServeError> {
+        let lock =
+            StateLock::take(&settings.state).map_err(io_error("claim the state directory"))?;
+        let endpoint = settings.metrics.map(|address| {
+            Endpoint::bind(address).map_err(io_error(format!("serve metrics at {address}")))
+        });
+        let endpoint = endpoint.transpose()?;
+        let socket = Socket::bind(&settings.address, settings.socket_mode, settings.socket_gid)
+            .map_err(io_error(format!("listen at {}", settings.address.display())))?;
+        Ok(Self { _lock: lock, socket, endpoint })
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// When it cannot begin to serve.
+pub(crate) async fn serve(settings: &Settings, mut claims: Claims) -> Result<(), ServeError> {
+    let stopped = stop_signal()?;
+    let address: Arc<Path> = settings.containerd.as_path().into();
+    let containerd = Containerd::new(Arc::clone(&address));
+    let metrics = Arc::new(Metrics::default());
+    let manager = manager(settings, &containerd, &metrics)?;
+    let mut background = Background::default();
+    background.spawn(events::observe(containerd.clone(), manager.clone(), Arc::clone(&metrics)));
+    load(&manager, &metrics, &mut background).await?;
+    if let Some(endpoint) = claims.endpoint.take() {
+        let (metrics, manager) = (Arc::clone(&metrics), manager.clone());
+        background.spawn(async move {
+            if let Err(error) = endpoint.serve(metrics, manager).await {
+                tracing::error!(%error, "metrics are not served");
+            }
+        });
+    }
+    let listener = claims.socket.listener().map_err(io_error("listen"))?;
+    let tasks = Arc::new(Tasks::new(manager.clone(), containerd, metrics));
+    let (stop, stopping) = watch::channel(false);
+    let serving = Server::new(tasks, address).serve(listener, stopping, settled(manager));
+    tracing::info!(
+        address = %settings.address.display(),
+        containerd = %settings.containerd.display(),
+        state = %settings.state.display(),
+        "serving"
+    );
+    notify(READY);
+    let socket = &claims.socket;
+    let stopper = async move {
+        let name = stopped.await;
+        tracing::info!(signal = name, "stopping; containers go on");
+        notify(STOPPING);
+        socket.unlink();
+        stop.send_replace(true);
+    };
+    tokio::join!(serving, stopper);
+    Ok(())
+}
+
+fn manager(
+    settings: &Settings,
+    containerd: &Containerd,
+    metrics: &Arc<Metrics>,
+) -> Result<TaskManager, ServeError> {
+    let records = Arc::new(Records::new(containerd.clone()));
+    let environment = Environment {
+        containers: Arc::clone(&records) as _,
+        sandboxes: records,
+        events: Arc::new(Publisher::new(containerd.clone(), Arc::clone(metrics))),
+    };
+    Ok(TaskManager::new(settings.manager(), environment)?)
+}
+
+/// Finds the shims of an earlier daemon again. The slow ones are waited for in the background;
+/// nothing about them can be asked before their fate is known.
+async fn load(
+    manager: &TaskManager,
+    metrics: &Arc<Metrics>,
+    background: &mut Background,
+) -> Result<(), ServeError> {
+    let mut loading = manager.load().await?;
+    loading.ready().await;
+    let metrics = Arc::clone(metrics);
+    background.spawn(async move {
+        match loading.finish().await {
+            Ok(report) => metrics.loaded(&report),
+            Err(error) => tracing::error!(%error, "the load did not come to its end"),
+        }
+    });
+    Ok(())
+}
+
+async fn settled(manager: TaskManager) {
+    if timeout(SETTLE_TIMEOUT, manager.settled()).await.is_err() {
+        tracing::warn!("something is still under way; the next start goes on from there");
+    }
+}
+
+/// What runs beside the server; ends with it.
+#[derive(Debug, Default)]
+struct Background {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push(tokio::spawn(work));
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Resolves to the name of the signal that says stop. Installed at once, so that one which comes
+/// early is not lost.
+fn stop_signal() -> Result<impl Future<Output = &'static str>, ServeError> {
+    let install = |kind| signal(kind).map_err(io_error("install a signal handler"));
+    let (mut terminate, mut interrupt) =
+        (install(SignalKind::terminate())?, install(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    })
+}
