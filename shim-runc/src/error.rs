@@ -71,6 +71,19 @@ impl Error {
     }
 }
 
+/// Cuts a text that quotes what somebody else wrote to at most `most` bytes, and says so.
+pub fn shorten(text: &mut String, most: usize) {
+    const CUT: &str = " [...]";
+    if text.len() > most {
+        let mut end = most.saturating_sub(CUT.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str(CUT);
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.context)?;

@@ -16,7 +16,11 @@ use tracing::{
     span,
 };
 
-use crate::publisher::timestamp;
+use crate::{error::shorten, publisher::timestamp};
+
+/// The longest line, its end included: what a fifo takes as a whole or not at all (pipe(7)). Of a
+/// longer one the first part might be in the log and the rest be lost.
+const MAX_LINE: usize = libc::PIPE_BUF;
 
 /// Writes events to stderr. Spans are not used in a shim: they would be kept for every call.
 #[derive(Debug)]
@@ -39,15 +43,14 @@ impl Log {
 
     fn write(&self, line: &str) {
         use std::io::Write;
-        let lost = self.lost.swap(0, Ordering::Relaxed);
-        let mut text = String::new();
-        if lost > 0 {
-            let _ = writeln!(text, r#"level=warning msg="{lost} lines of the log were lost""#);
+        let put = |line: &str| std::io::stderr().write_all(line.as_bytes()).is_ok();
+        let mut lost = self.lost.swap(0, Ordering::Relaxed);
+        // Two writes, each of which is whole or not at all.
+        if lost > 0 && put(&format!("level=warning msg=\"{lost} lines of the log were lost\"\n")) {
+            lost = 0;
         }
-        text.push_str(line);
-        if std::io::stderr().write_all(text.as_bytes()).is_err() {
-            self.lost.fetch_add(lost + 1, Ordering::Relaxed);
-        }
+        lost += u64::from(!put(line));
+        self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 }
 
@@ -99,8 +102,11 @@ impl Line {
         Self { head, fields: String::new() }
     }
 
-    fn finish(self) -> String {
-        format!("{}{}\n", self.head, self.fields)
+    fn finish(mut self) -> String {
+        self.head.push_str(&self.fields);
+        shorten(&mut self.head, MAX_LINE - 1);
+        self.head.push('\n');
+        self.head
     }
 }
 
@@ -153,6 +159,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_line_is_one_write() {
+        let mut line = Line::new(Level::INFO);
+        line.fields = "é".repeat(MAX_LINE);
+        let line = line.finish();
+        assert!(line.len() <= MAX_LINE && line.ends_with(" [...]\n"), "{}", line.len());
+        let mut short = Line::new(Level::INFO);
+        short.fields = " a=1".to_owned();
+        assert!(short.finish().ends_with(" a=1\n"));
+    }
 
     #[test]
     fn times_are_utc() {

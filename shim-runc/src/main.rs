@@ -5,10 +5,16 @@ use std::{
     process::ExitCode,
 };
 
-use shim_runc::boot::{
-    self,
-    args::{Args, ArgsError, USAGE},
+use shim_runc::{
+    boot::{
+        self,
+        args::{Args, ArgsError, USAGE},
+    },
+    error::shorten,
 };
+
+/// The longest reason that is told; stdin, which it may quote, can have 10 MiB.
+const MAX_MESSAGE: usize = 32 << 10;
 
 fn main() -> ExitCode {
     let args = match Args::parse(std::env::args_os()) {
@@ -22,7 +28,8 @@ fn main() -> ExitCode {
 
 /// One line on stderr: for `start` and `delete` the manager passes it on as the reason.
 fn failed(message: &str, code: ExitCode) -> ExitCode {
-    let message = message.replace('\n', " ");
+    let mut message = message.replace('\n', " ");
+    shorten(&mut message, MAX_MESSAGE);
     told(&format!("io.containerd.runc.v2: {message}\n"), code)
 }
 

@@ -83,9 +83,10 @@ fn read(reader: &Reader, bytes: &[u8]) {
 fn seeds(reader: &Reader) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(reader.name);
     let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
-    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        entries.map(|entry| entry.expect("a directory is readable").path()).collect();
     files.sort_unstable();
-    files.iter().map(|file| fs::read(file).unwrap()).collect()
+    files.iter().map(|file| fs::read(file).expect("a seed is readable")).collect()
 }
 
 /// One change of an input.

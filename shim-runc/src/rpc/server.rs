@@ -20,10 +20,16 @@ use tokio::{
 };
 
 use super::message::{self, Incoming};
+use crate::error::shorten;
 
 /// How long nothing is accepted after accept(2) failed. It fails when descriptors have run out;
 /// trying again at once would burn the time that ending calls need to give some back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest text of a failure, in bytes. Failures quote what was asked and what an OCI runtime
+/// said, either of which may fill a message by itself; an answer that does not fit is none, and its
+/// caller waits for ever.
+const MAX_MESSAGE: usize = 32 << 10;
 
 /// What a server serves.
 pub trait Service: Send + Sync + 'static {
@@ -160,9 +166,52 @@ async fn try_answer(
             response.status = Some(status).into();
         }
         Ok(payload) => response.payload = payload,
-        Err(status) => response.status = Some(status).into(),
+        Err(mut status) => {
+            shorten(&mut status.message, MAX_MESSAGE);
+            response.status = Some(status).into();
+        }
     }
     let response = response.write_to_bytes()?;
     let mut writer = writer.lock().await;
     message::write(&mut *writer, stream_id, frame::TYPE_RESPONSE, &response).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refuses everything, in the words of the request.
+    struct Refuses;
+
+    impl Service for Refuses {
+        fn only_waits(&self, _: &str) -> bool {
+            false
+        }
+
+        async fn call(
+            self: Arc<Self>,
+            _: String,
+            method: String,
+            _: Vec<u8>,
+        ) -> Result<Vec<u8>, Status> {
+            Err(Code::InvalidArgument.status(&format!("{method:?}")))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_that_quotes_too_much_is_answered_all_the_same() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        tokio::spawn(connection(theirs, Arc::new(Refuses)));
+        let mut request = Request::new();
+        // Twice the size, once it is quoted.
+        request.method = "\u{0}é".repeat(1 << 20);
+        let request = request.write_to_bytes().unwrap();
+        message::write(&mut ours, 1, frame::TYPE_REQUEST, &request).await.unwrap();
+        let Some(Incoming::Whole(header, payload)) = message::read(&mut ours).await.unwrap() else {
+            panic!("no answer");
+        };
+        let status = Response::parse_from_bytes(&payload).unwrap().status.unwrap();
+        assert_eq!((header.stream_id, status.code.value()), (1, Code::InvalidArgument.number()));
+        assert!(status.message.len() <= MAX_MESSAGE && status.message.ends_with("[...]"));
+    }
 }
