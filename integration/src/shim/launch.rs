@@ -1,22 +1,21 @@
-//! One shim, started as the manager of a containerd series starts it, without a manager.
+//! A run of the shim binary: flags, environment and stdin in the manner of each containerd series.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio as ProcessStdio};
-use std::time::Duration;
 
-use containerd_shim_protos::bootstrap_api::{BootstrapParams, BootstrapResult, Extension};
+use containerd_shim_protos::bootstrap_api::{BootstrapParams, Extension};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use super::{Shim, Started};
 use crate::bundle::Bundle;
-use crate::deadline::{self, HANG};
+use crate::deadline::HANG;
 use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::leak::MARKER;
 use crate::paths;
-use crate::task::{CallError, TaskClient, V2, V3};
 
 /// Which containerd's manner to start a shim in: flags, environment and stdin changed over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,30 +55,6 @@ pub struct Ran {
     pub stdout: Vec<u8>,
     /// What it complained about.
     pub stderr: String,
-}
-
-/// The answer to `start`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
-    /// The form it came in.
-    pub form: Form,
-    /// The task API's version, 2 where the form has none.
-    pub version: i32,
-    /// Where the shim listens.
-    pub address: String,
-    /// `ttrpc`.
-    pub protocol: String,
-}
-
-/// The three forms of the answer to `start`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// The address alone.
-    Plain,
-    /// A JSON object.
-    Json,
-    /// A protobuf message.
-    Protobuf,
 }
 
 impl<'a> Launch<'a> {
@@ -267,149 +242,6 @@ pub async fn run(mut command: Command, stdin: &[u8]) -> Result<Ran> {
         stdout: output.stdout,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
-}
-
-impl Started {
-    /// Reads an answer in any of its forms.
-    ///
-    /// # Errors
-    /// When it has none of them.
-    pub fn read(answer: &[u8]) -> Result<Self> {
-        if answer.starts_with(b"unix://") || answer.starts_with(b"/") {
-            let address = String::from_utf8_lossy(answer).into_owned();
-            return Ok(Self {
-                form: Form::Plain,
-                version: 2,
-                address,
-                protocol: "ttrpc".to_owned(),
-            });
-        }
-        if answer.starts_with(b"{") {
-            let json: serde_json::Value = serde_json::from_slice(answer)?;
-            let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
-            let version = json["version"].as_i64().and_then(|version| version.try_into().ok());
-            return Ok(Self {
-                form: Form::Json,
-                version: version.unwrap_or_default(),
-                address: text("address"),
-                protocol: text("protocol"),
-            });
-        }
-        let message = BootstrapResult::parse_from_bytes(answer)
-            .context(format!("reading the answer {:?}", String::from_utf8_lossy(answer)))?;
-        Ok(Self {
-            form: Form::Protobuf,
-            version: message.version,
-            address: message.address,
-            protocol: message.protocol,
-        })
-    }
-
-    /// The task service that this version stands for.
-    #[must_use]
-    pub fn service(&self) -> &'static str {
-        if self.version >= 3 { V3 } else { V2 }
-    }
-
-    /// The socket's file.
-    #[must_use]
-    pub fn socket(&self) -> PathBuf {
-        PathBuf::from(self.address.trim_start_matches("unix://"))
-    }
-}
-
-/// A shim that serves, with a connection to it.
-#[derive(Debug)]
-pub struct Shim {
-    /// What it answered to `start`.
-    pub started: Started,
-    /// The connection, speaking the version that it answered.
-    pub tasks: TaskClient,
-    /// Its process.
-    pub pid: u32,
-}
-
-impl Shim {
-    /// Connects to a shim that has started.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub async fn connect(fixture: &Fixture, started: Started) -> Result<Self> {
-        let tasks =
-            TaskClient::connect(&started.address, started.service(), fixture.namespace()).await?;
-        let pid = tasks.connect_task("none").await?.shim_pid;
-        Ok(Self { started, tasks, pid })
-    }
-
-    /// Deletes what is left of a container and asks the shim to end, which it does when this was its last one.
-    ///
-    /// # Errors
-    /// When the container cannot be deleted.
-    pub async fn retire(&self, id: &str) -> Result {
-        match self.tasks.kill(id, "", 9).await {
-            Ok(()) => drop(self.tasks.wait(id, "").await?),
-            // It ended by itself, or was deleted before.
-            Err(CallError::Status { code: ttrpc::Code::NOT_FOUND, .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        match self.tasks.delete(id, "").await {
-            Ok(_) | Err(CallError::Status { code: ttrpc::Code::NOT_FOUND, .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.shutdown(id).await
-    }
-
-    /// Sends Shutdown. A connection that ends instead of answering is an answer too, as the manager sees it.
-    ///
-    /// # Errors
-    /// When the shim refuses.
-    pub async fn shutdown(&self, id: &str) -> Result {
-        match self.tasks.shutdown(id).await {
-            Ok(()) | Err(CallError::Closed) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Does the process still exist, zombies not counted?
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        is_alive(self.pid)
-    }
-
-    /// Waits until the process is gone.
-    ///
-    /// # Errors
-    /// When it stays.
-    pub async fn gone(&self) -> Result {
-        let what = format!("the end of shim {}", self.pid);
-        deadline::until(&what, HANG, || !self.is_alive()).await
-    }
-
-    /// Waits until the process is gone, within a limit that is part of what is promised.
-    ///
-    /// # Errors
-    /// When it stays longer.
-    pub async fn gone_within(&self, limit: Duration) -> Result {
-        deadline::until("the end of the shim", limit, || !self.is_alive()).await
-    }
-}
-
-/// Does a process exist, zombies not counted?
-#[must_use]
-pub fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, tail)| !tail.starts_with(['Z', 'X']))
-}
-
-/// Packs runc options as containerd's client does.
-///
-/// # Errors
-/// Never for real: the message has no required fields.
-pub fn runc_options(options: &containerd_shim_protos::shim::oci::Options) -> Result<Any> {
-    let mut any = Any::new();
-    any.type_url = "containerd.runc.v1.Options".to_owned();
-    any.value = options.write_to_bytes()?;
-    Ok(any)
 }
 
 trait EncodedMessage {
