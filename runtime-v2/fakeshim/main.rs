@@ -5,6 +5,7 @@
 //! [`script::Script`]). What it was asked is appended to `calls.log` there, one line each.
 
 mod events;
+mod grpc;
 mod script;
 mod serve;
 mod start;

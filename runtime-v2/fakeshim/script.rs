@@ -16,6 +16,8 @@ pub(crate) struct Script {
     pub(crate) answer: Answer,
     /// The version announced there.
     pub(crate) version: i32,
+    /// Whether it speaks gRPC.
+    pub(crate) grpc: bool,
     /// Containers of one group share a process; otherwise each has its own.
     pub(crate) group: Option<String>,
     /// Whether the socket is an abstract one, as that of old shims.
@@ -45,6 +47,7 @@ impl Default for Script {
             unknown: Unknown::default(),
             answer: Answer::default(),
             version: 3,
+            grpc: false,
             group: None,
             abstract_socket: false,
             start: Start::default(),

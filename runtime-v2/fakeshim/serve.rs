@@ -2,9 +2,10 @@
 
 use std::{
     error::Error,
-    io::Write,
+    io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -19,7 +20,7 @@ use runtime_v2::ttrpc::{Handler, serve as serve_listener};
 use tokio::{net::UnixListener, sync::Notify};
 
 use crate::{
-    Args,
+    Args, grpc,
     script::{Call, Script, Unknown, note},
     tasks::Tasks,
 };
@@ -33,7 +34,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        write_log(&Script::read(&args.home));
+        let script = Script::read(&args.home);
+        write_log(&script);
         let path = args.socket.strip_prefix("unix://").map(PathBuf::from);
         let listener = match &path {
             Some(path) => UnixListener::bind(path)?,
@@ -42,8 +44,13 @@ pub(crate) fn serve(args: Args) -> Result<(), Box<dyn Error>> {
         let end = Arc::new(Notify::new());
         let home = args.home.clone();
         let shim = Shim { tasks: Tasks::new(args), home, end: Arc::clone(&end) };
+        let serving: Pin<Box<dyn Future<Output = io::Result<()>>>> = if script.grpc {
+            Box::pin(grpc::serve(listener, Arc::new(shim)))
+        } else {
+            Box::pin(serve_listener(listener, Arc::new(shim)))
+        };
         tokio::select! {
-            ended = serve_listener(listener, Arc::new(shim)) => ended?,
+            ended = serving => ended?,
             () = end.notified() => {
                 // Gone before the process is, as with real shims.
                 if let Some(path) = &path {

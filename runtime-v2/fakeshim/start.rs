@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 use protobuf::Message;
 use runtime_proto::{
     any,
-    bootstrap::{Bootstrap, StartInput},
+    bootstrap::{Bootstrap, Protocol, StartInput},
     task::DeleteResponse,
     types::{RuntimeInfo, Timestamp},
 };
@@ -92,7 +92,12 @@ pub(crate) fn start(args: &Args) -> Done {
         Start::Warns => std::io::stderr().write_all(b"a warning\n")?,
         Start::Works | Start::FailsEarly => {}
     }
-    let bootstrap = Bootstrap::ttrpc(script.version, address);
+    let mut bootstrap = Bootstrap::ttrpc(script.version, address);
+    if script.grpc {
+        bootstrap.protocol = Protocol::Grpc;
+        // As such shims write it.
+        bootstrap.address = path.display().to_string();
+    }
     match script.answer {
         Answer::Protobuf => say(&bootstrap.to_protobuf()?),
         Answer::Json => say(bootstrap.to_json().as_bytes()),

@@ -6,6 +6,8 @@
 //! the same pod. [`TaskClient::first`] finds that out.
 
 use std::{
+    io,
+    pin::Pin,
     sync::atomic::{AtomicI32, Ordering},
     time::Duration,
 };
@@ -16,10 +18,12 @@ use runtime_proto::{
     errdefs::Code,
     task,
 };
+use tokio::time::timeout;
 
 use crate::{
     address,
     error::{Error, Result},
+    grpc::GrpcConnection,
     id::Namespace,
     ttrpc::{CallError, Connection},
 };
@@ -30,10 +34,17 @@ const NAMESPACE_KEY: &str = "containerd-namespace-ttrpc";
 /// A connection to a shim's task service.
 #[derive(Debug)]
 pub struct TaskClient {
-    channel: Connection,
+    channel: Channel,
     version: AtomicI32,
     /// Held while a downgrade is being found out, so that it happens once.
     downgrade: tokio::sync::Mutex<()>,
+}
+
+/// A connection of either transport.
+#[derive(Debug)]
+enum Channel {
+    Ttrpc(Connection),
+    Grpc(GrpcConnection),
 }
 
 /// What the first call on a connection brought.
@@ -59,17 +70,25 @@ impl TaskClient {
             Protocol::Ttrpc => {
                 let stream = address::dial(&bootstrap.address, limit).await?;
                 let metadata = vec![(NAMESPACE_KEY.to_owned(), namespace.to_string())];
-                Connection::new(stream, metadata)
+                Channel::Ttrpc(Connection::new(stream, metadata))
             }
             Protocol::Grpc => {
-                let text = format!("shim at {} speaks gRPC", bootstrap.address);
-                return Err(Error::new(Code::Unimplemented, text));
+                // Such addresses are bare paths as a rule.
+                let address = match bootstrap.address.strip_prefix('/') {
+                    Some(path) => format!("unix:///{path}"),
+                    None => bootstrap.address.clone(),
+                };
+                let stream = address::dial(&address, limit).await?;
+                let opened = GrpcConnection::new(stream, namespace.to_string());
+                let failed = |error| Error::io(format!("speak gRPC at {address}"), error);
+                let late = |_| failed(io::ErrorKind::TimedOut.into());
+                Channel::Grpc(timeout(limit, opened).await.map_err(late)?.map_err(failed)?)
             }
         };
         Ok(Self::over(channel, bootstrap.version))
     }
 
-    fn over(channel: Connection, version: i32) -> Self {
+    fn over(channel: Channel, version: i32) -> Self {
         Self { channel, version: AtomicI32::new(version), downgrade: tokio::sync::Mutex::default() }
     }
 
@@ -128,27 +147,39 @@ impl TaskClient {
         payload: Vec<u8>,
         limit: Option<Duration>,
     ) -> Result<Vec<u8>, CallError> {
-        self.channel.call(service(version), method, payload, limit).await
+        match &self.channel {
+            Channel::Ttrpc(channel) => channel.call(service(version), method, payload, limit).await,
+            Channel::Grpc(channel) => channel.call(service(version), method, &payload, limit).await,
+        }
     }
 
     /// Returns when the connection is closed.
     pub async fn closed(&self) {
-        self.channel.closed().await;
+        self.when_closed().await;
     }
 
     /// The same, without keeping the connection open.
-    pub(crate) fn when_closed(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.channel.when_closed()
+    pub(crate) fn when_closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        match &self.channel {
+            Channel::Ttrpc(channel) => Box::pin(channel.when_closed()),
+            Channel::Grpc(channel) => Box::pin(channel.when_closed()),
+        }
     }
 
     /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
-        self.channel.is_closed()
+        match &self.channel {
+            Channel::Ttrpc(channel) => channel.is_closed(),
+            Channel::Grpc(channel) => channel.is_closed(),
+        }
     }
 
     /// Closes the connection.
     pub fn close(&self) {
-        self.channel.close();
+        match &self.channel {
+            Channel::Ttrpc(channel) => channel.close(),
+            Channel::Grpc(channel) => channel.close(),
+        }
     }
 }
 

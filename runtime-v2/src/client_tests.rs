@@ -49,7 +49,7 @@ fn client(serves: &'static str, refusal: fn(&str) -> Status) -> (TaskClient, Arc
     let shim = Arc::new(Shim { serves, refusal, calls: AtomicUsize::new(0) });
     let (near, far) = duplex(1 << 16);
     tokio::spawn(serve_connection(far, shim.clone()));
-    (TaskClient::over(Connection::new(near, Vec::new()), 3), shim)
+    (TaskClient::over(Channel::Ttrpc(Connection::new(near, Vec::new())), 3), shim)
 }
 
 async fn first(client: &TaskClient) -> Result<First<ConnectResponse>, CallError> {

@@ -75,6 +75,11 @@ impl Error {
         matches!(self.call_error(), Some(CallError::Closed))
     }
 
+    /// Whether a call was made, as opposed to something before it.
+    pub(crate) fn is_call(&self) -> bool {
+        self.call_error().is_some()
+    }
+
     fn call_error(&self) -> Option<&CallError> {
         self.source.as_ref()?.downcast_ref()
     }

@@ -6,7 +6,8 @@
 //!
 //! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
 //! * [`config`]: the surroundings. No path is built in.
-//! * [`ttrpc`]: a connection that knows when it closes; a small server. `address` dials.
+//! * [`ttrpc`]: a connection that knows when it closes; a small server.
+//!   `grpc` is the same for shims that speak gRPC, and `address` dials for both.
 //! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
 //!   and run a shim's executable, `shim_log` reads its log, `stray` finds what it left behind.
 //! * [`client`]: the task service over a connection, and the downgrade from v3 to v2.
@@ -14,6 +15,7 @@
 //!   and ends shims and knows nothing of tasks.
 //! * [`task`]: what can be done with a task. [`task_manager`] is the registry of those;
 //!   `create`, `delete`, `dead_shim` and `load` are its four long stories.
+//! * [`inspect`]: a look at the shims of a state directory, from outside of their manager.
 //! * [`events`] and [`stores`]: what an embedder gives. [`event_socket`] takes the events of shims
 //!   where there is no containerd to do it.
 //!
@@ -33,6 +35,7 @@ pub mod error;
 pub mod event_socket;
 pub mod events;
 pub mod id;
+pub mod inspect;
 pub mod shim;
 pub mod shim_manager;
 pub mod stores;
@@ -45,6 +48,7 @@ mod create;
 mod dead_shim;
 mod delete;
 mod features;
+mod grpc;
 mod load;
 mod observed;
 mod runtime_path;

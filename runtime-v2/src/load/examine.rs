@@ -28,7 +28,7 @@ pub(super) enum Examined {
     /// A task that goes on.
     Live(Arc<Entry>),
     /// Something to clean up.
-    Lost(Box<Lost>),
+    Lost(Lost),
     /// The records that would tell cannot be read; a bundle is not removed on a guess.
     Unknown(Error),
 }
@@ -36,7 +36,7 @@ pub(super) enum Examined {
 /// Something to clean up.
 pub(super) enum Lost {
     /// A shim that has no task.
-    Leaked(Shim),
+    Leaked(Box<Shim>),
     /// No shim, or none that answers.
     Dead(Dead),
 }
@@ -72,7 +72,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
         let bundle = bundle.clone();
         let binary = binary.clone();
         let dead = Dead { bundle, binary, location, had_task, joined };
-        Examined::Lost(Box::new(Lost::Dead(dead)))
+        Examined::Lost(Lost::Dead(dead))
     };
     let location = match located {
         Located::Nowhere => return dead(None, false),
@@ -131,7 +131,7 @@ async fn connect(
     let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
     let task = find_task(&shim).await?;
     if task.is_none() && !is_sandbox(inner, shim.key()).await {
-        return Ok(Examined::Lost(Box::new(Lost::Leaked(shim))));
+        return Ok(Examined::Lost(Lost::Leaked(Box::new(shim))));
     }
     let pid = task.filter(|pid| *pid != 0).unwrap_or(answer.task_pid);
     let entry = Entry::new(Arc::new(shim), pid);

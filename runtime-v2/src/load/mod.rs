@@ -31,6 +31,7 @@ use crate::{
 };
 use examine::{Examined, Lost};
 use runtime_proto::errdefs::Code;
+pub(crate) use scan::bundles;
 
 /// Bundles looked at together. Each costs two descriptors while it is, and hardly any work.
 const MAX_EXAMINERS: usize = 256;
@@ -160,7 +161,7 @@ async fn examine_all(
                 inner.enter(&entry);
                 report.loaded.push(key);
             }
-            Examined::Lost(what) => lost.push((reservation, *what)),
+            Examined::Lost(what) => lost.push((reservation, what)),
             Examined::Unknown(error) => {
                 tracing::error!(namespace = %key.namespace, id = %key.id, %error, "a bundle is left as it is");
                 report.kept.push(key);

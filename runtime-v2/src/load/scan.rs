@@ -10,7 +10,7 @@ use crate::{
 
 /// All bundles below the state directory, in no order. Hidden directories are half-removed
 /// bundles, and names that are no identifiers were not made by a manager.
-pub(super) fn bundles(state: &Path) -> Result<Vec<Key>> {
+pub(crate) fn bundles(state: &Path) -> Result<Vec<Key>> {
     match keys_below(state) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other

@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use nix::sys::signal::Signal;
 use runtime_v2::{Code, ProcessId};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, good, key, timed};
+use crate::support::{Fixture, good, key, signal, timed};
 
 const INIT: ProcessId = ProcessId::Init;
 
@@ -94,4 +95,27 @@ async fn a_shim_of_both_is_spoken_to_as_it_was_announced() {
     assert_eq!((task.shim().version(), noted_version(&host, "c1")), (3, 3));
     assert!(!host.calls().iter().any(|call| call.starts_with("v2 ")));
     host.end("c1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_of_grpc_is_spoken_to_and_found_again() {
+    for answer in ["json", "protobuf"] {
+        let mut host = Fixture::new(&json!({ "grpc": true, "answer": answer }));
+        let task = host.run("c1").await;
+        let refused = timed(host.manager().delete(&key("c1"))).await.unwrap_err();
+        assert_eq!(refused.kind(), Code::FailedPrecondition);
+        let noted = fs::read_to_string(host.bundle("c1").join("bootstrap.json")).unwrap();
+        assert!(noted.ends_with(r#""protocol":"grpc"}"#), "{noted}");
+        drop(task);
+        assert_eq!(host.restart().await.loaded, [key("c1")]);
+        host.end("c1").await;
+        host.assert_clean().await;
+
+        let task = host.run("c2").await;
+        signal(*host.launched().last().unwrap(), Signal::SIGKILL);
+        let exit = timed(task.wait(&INIT)).await.unwrap();
+        assert_eq!((exit.pid, exit.status), (task.pid(), 137));
+        timed(host.manager().settled()).await;
+        host.assert_clean().await;
+    }
 }
