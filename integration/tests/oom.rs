@@ -1,6 +1,6 @@
 //! Kills for lack of memory: told once each, before the end of what they hit, and of nothing else.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use integration::bundle::Bundle;
 use integration::cgroup::Cgroups;
@@ -177,7 +177,7 @@ fn kill_of_a_child_is_told_before_init_ends_by_itself() -> Result {
 }
 
 /// Two containers without limits of their own, below one that their parent has.
-async fn below_one_limit(fixture: &Fixture, name: &str, runtime: &PathBuf) -> Result {
+async fn below_one_limit(fixture: &Fixture, name: &str, runtime: &Path) -> Result {
     let sink = fixture.fake_containerd()?;
     let make = async |spec: Spec, who: &str| -> Result<(Bundle, integration::shim::Shim)> {
         let bundle = fixture.bundle(&format!("{name}-{who}"), &spec)?;
