@@ -4,6 +4,7 @@
 //! with; a string without a scheme is a path and taken as it is.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
@@ -107,7 +108,8 @@ fn url_path(uri: &str, rest: &str) -> Result<PathBuf> {
 fn query_args(rest: &str) -> Result<Vec<OsString>> {
     let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
     let query = rest.split_once('?').map_or("", |(_, query)| query);
-    let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut args = Vec::new();
+    let mut seen = HashSet::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (Some(key), Some(value)) = (unescape(key, true), unescape(value, true)) else {
@@ -116,11 +118,11 @@ fn query_args(rest: &str) -> Result<Vec<OsString>> {
         if key.contains(&0) || value.contains(&0) {
             return Err(invalid("an argument of the logging binary contains a NUL byte"));
         }
-        if pairs.iter().all(|(seen, _)| *seen != key) {
-            pairs.push((key, value));
+        if seen.insert(key.clone()) {
+            args.extend([key, value].map(OsString::from_vec));
         }
     }
-    Ok(pairs.into_iter().flat_map(|(key, value)| [key, value]).map(OsString::from_vec).collect())
+    Ok(args)
 }
 
 /// Percent-decoding; in a query `+` is a space. `None` when an escape is not two hex digits.

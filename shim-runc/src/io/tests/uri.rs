@@ -47,6 +47,16 @@ fn query_becomes_arguments_in_order() {
 }
 
 #[test]
+fn a_long_query_is_read_in_one_pass() {
+    // As long as a message may be. Each key against all before it would take hours.
+    let query: Vec<String> = (0..400_000).map(|number| format!("k{number}")).collect();
+    let Target::Binary(uri) = parse(&format!("binary:///x?{}", query.join("&"))) else {
+        panic!("no logging binary");
+    };
+    assert_eq!(uri.args.len(), 800_000);
+}
+
+#[test]
 fn refusals_say_what_is_wrong() {
     assert_eq!(refused("ttrpc+unix:///s"), "unknown STDIO scheme ttrpc+unix");
     assert_eq!(refused("http://x/y"), "unknown STDIO scheme http");
