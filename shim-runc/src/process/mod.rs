@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Result},
     io::ProcessIo,
     reaper::{Adopted, Claim, Exit},
-    sys::process::PidFd,
+    sys::process::{PidFd, is_unreaped_child, kill},
 };
 
 /// Where the standard streams of a process are, as the client named them.
@@ -133,9 +133,13 @@ impl<S: Copy> Process<S> {
         let pid = i32::try_from(self.snapshot().pid).unwrap_or(0);
         let sent = match &*lock(&self.handle) {
             Some(handle) => handle.send(number),
-            // A kernel without pidfds: the pid is ours until its exit has been handled.
-            None if pid > 0 && self.snapshot().exit.is_none() => {
-                crate::sys::process::kill(Pid::from_raw(pid), number)
+            // A kernel without pidfds (before Linux 5.3). The pid is the process's own until the
+            // reaper has collected it, which happens on this thread and so not in between.
+            None if pid > 0
+                && self.snapshot().exit.is_none()
+                && is_unreaped_child(Pid::from_raw(pid)) =>
+            {
+                kill(Pid::from_raw(pid), number)
             }
             None => Err(Errno::ESRCH),
         };
@@ -174,4 +178,19 @@ pub fn adopt(claim: &Claim, pid_file: &Path) -> Result<(u32, Adopted)> {
         Error::new(Code::Unknown, format!("{}: process {pid} is not the new one", named()))
     })?;
     Ok((pid.cast_unsigned(), adopted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_that_is_no_child_of_ours_gets_no_signal() {
+        let process = Process::new("e", Stdio::default(), ());
+        let error = process.signal(0).unwrap_err();
+        assert_eq!(error.kind(), Code::NotFound, "it has no pid yet");
+        // As after the exit was collected and the number used again: this process lives.
+        process.update(|process| process.pid = std::process::id());
+        assert_eq!(process.signal(0).unwrap_err().kind(), Code::NotFound);
+    }
 }
