@@ -80,6 +80,7 @@ impl Container {
             init.state = init.state.after(InitEvent::Deleted);
             init.exit = Some(exit);
         });
+        self.forget_execs();
         forget();
         self.publish_deleted(pid, exit);
         Ok(Deleted { pid, exit })
@@ -101,6 +102,17 @@ impl Container {
         for exec in execs {
             exec.close_io().await;
             let _ = std::fs::remove_file(self.exec_pid_file(&exec.id));
+        }
+    }
+
+    /// Execs go with their container. Nobody shall wait for one that was never started.
+    fn forget_execs(&self) {
+        let execs = std::mem::take(&mut *lock(&self.execs));
+        for exec in execs.into_values() {
+            exec.update(|exec| {
+                exec.state = exec.state.after(ExecEvent::Deleted);
+                exec.exit.get_or_insert_with(Exit::never);
+            });
         }
     }
 

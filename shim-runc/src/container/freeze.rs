@@ -5,7 +5,7 @@ use runtime_proto::events::{TaskPaused, TaskResumed};
 use super::Container;
 use crate::{
     error::Result,
-    process::state::{InitEvent, Verb},
+    process::state::{InitEvent, InitState, Verb},
 };
 
 impl Container {
@@ -21,7 +21,9 @@ impl Container {
             self.happened(InitEvent::PauseFailed);
             return Err(error);
         }
-        self.happened(InitEvent::Paused);
+        if self.happened(InitEvent::Paused) != InitState::Paused {
+            return Ok(());
+        }
         let mut event = TaskPaused::new();
         event.container_id.clone_from(&self.id);
         self.shared.publisher.publish(&event);
@@ -36,14 +38,19 @@ impl Container {
         let _op = self.init.op.lock().await;
         self.init.snapshot().state.allows(Verb::Resume)?;
         self.runc.resume(&self.id).await?;
-        self.happened(InitEvent::Resumed);
+        if self.happened(InitEvent::Resumed) != InitState::Running {
+            return Ok(());
+        }
         let mut event = TaskResumed::new();
         event.container_id.clone_from(&self.id);
         self.shared.publisher.publish(&event);
         Ok(())
     }
 
-    fn happened(&self, event: InitEvent) {
+    /// Takes note of an event, and returns the state after it. That of an init which has ended
+    /// meanwhile stays, and as its end was told, nothing more is.
+    fn happened(&self, event: InitEvent) -> InitState {
         self.init.update(|init| init.state = init.state.after(event));
+        self.init.snapshot().state
     }
 }

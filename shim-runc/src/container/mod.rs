@@ -201,7 +201,8 @@ impl Container {
     }
 
     fn exec_pid_file(&self, id: &str) -> PathBuf {
-        self.bundle.join(format!("{id}.pid"))
+        // Not `<id>.pid`: the pid file of an exec that is called "init" would be that of init.
+        self.bundle.join(format!("{id}.exec.pid"))
     }
 }
 

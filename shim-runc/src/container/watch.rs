@@ -1,8 +1,9 @@
 //! What happens when a process of a container ends.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use runtime_proto::events::{TaskExit, TaskOOM};
+use tokio::time::timeout;
 
 use super::{Container, lock};
 use crate::{
@@ -16,17 +17,17 @@ use crate::{
 
 /// SIGKILL, for the runtime's command line.
 const SIGKILL: u32 = 9;
+/// How long the runtime may take to kill what init has left. It sends signals and waits for
+/// nothing; a runtime that hangs must not keep the end of init from being told.
+const LEFTOVERS: Duration = Duration::from_secs(10);
 
 impl Container {
     /// Waits for init's end, ends what it leaves behind, and tells.
     pub(super) async fn watch_init(self: Arc<Self>, exit: ExitWaiter, oom: Option<OomWatch>) {
         let exit = self.watch_until(exit, oom.as_ref()).await;
         self.with_ledger(crate::exits::Ledger::init_exited);
-        if self.outlives_init
-            && let Err(error) = self.runc.kill(&self.id, SIGKILL, true).await
-        {
-            // Mostly because nothing is left to be killed.
-            tracing::debug!(id = self.id, %error, "processes after init");
+        if self.outlives_init {
+            self.kill_leftovers().await;
         }
         self.all_execs_told().await;
         let _gate = self.init.start_gate.lock().await;
@@ -42,6 +43,16 @@ impl Container {
             init.state = init.state.after(InitEvent::Exited);
             init.exit = Some(exit);
         });
+    }
+
+    /// Ends what init has left behind, where the kernel does not.
+    async fn kill_leftovers(&self) {
+        match timeout(LEFTOVERS, self.runc.kill(&self.id, SIGKILL, true)).await {
+            Ok(Ok(())) => {}
+            // Mostly because nothing is left to be killed.
+            Ok(Err(error)) => tracing::debug!(id = self.id, %error, "processes after init"),
+            Err(_) => tracing::warn!(id = self.id, "the runtime does not end what init left"),
+        }
     }
 
     /// Waits for the end of an exec, and tells.
