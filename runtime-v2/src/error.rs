@@ -41,6 +41,8 @@ impl Error {
             io::ErrorKind::TimedOut => Code::DeadlineExceeded,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::ResourceExhausted,
             io::ErrorKind::ConnectionRefused => Code::Unavailable,
+            io::ErrorKind::OutOfMemory => Code::ResourceExhausted,
+            _ if is_out_of_descriptors(&source) => Code::ResourceExhausted,
             _ => Code::Unknown,
         };
         Self::caused(kind, context, source)
@@ -85,6 +87,12 @@ impl Error {
     }
 }
 
+/// The standard library has no word for it.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(nix::errno::Errno::from_raw);
+    matches!(errno, Some(nix::errno::Errno::EMFILE | nix::errno::Errno::ENFILE))
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.context)?;
@@ -116,8 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart() {
+    fn what_has_run_out_is_told_apart() {
         let full = io::Error::from_raw_os_error(nix::errno::Errno::ENOSPC as i32);
         assert_eq!(Error::io("write", full).kind(), Code::ResourceExhausted);
+        let fds = io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32);
+        assert_eq!(Error::io("connect", fds).kind(), Code::ResourceExhausted);
     }
 }

@@ -60,8 +60,10 @@ pub struct ShimManager {
 
 #[derive(Debug)]
 enum Slot {
-    /// Taken; the channel closes when that is decided.
-    Reserved(watch::Receiver<()>),
+    /// Taken by somebody who makes it, or ends it.
+    Reserved,
+    /// Taken until it is known what it is; the channel closes then.
+    Examined(watch::Receiver<()>),
     Live(Arc<Shim>),
 }
 
@@ -70,7 +72,7 @@ enum Slot {
 pub struct Reservation {
     manager: Arc<ShimManager>,
     key: Option<Key>,
-    _decided: watch::Sender<()>,
+    _decided: Option<watch::Sender<()>>,
 }
 
 impl ShimManager {
@@ -103,17 +105,34 @@ impl ShimManager {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims an id.
+    /// Claims an id, to make something of it.
     ///
     /// # Errors
     /// `AlreadyExists` if it is taken.
     pub fn reserve(self: &Arc<Self>, key: &Key) -> Result<Reservation> {
+        self.claim(key, Slot::Reserved, None)
+    }
+
+    /// Claims an id, to find out what is there already.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it is taken.
+    pub(crate) fn reserve_to_examine(self: &Arc<Self>, key: &Key) -> Result<Reservation> {
         let (decided, undecided) = watch::channel(());
+        self.claim(key, Slot::Examined(undecided), Some(decided))
+    }
+
+    fn claim(
+        self: &Arc<Self>,
+        key: &Key,
+        slot: Slot,
+        decided: Option<watch::Sender<()>>,
+    ) -> Result<Reservation> {
         let mut slots = self.slots();
         if slots.contains_key(key) {
             return Err(Error::new(Code::AlreadyExists, format!("task {key} already exists")));
         }
-        slots.insert(key.clone(), Slot::Reserved(undecided));
+        slots.insert(key.clone(), slot);
         Ok(Reservation { manager: Arc::clone(self), key: Some(key.clone()), _decided: decided })
     }
 
@@ -125,10 +144,10 @@ impl ShimManager {
         }
     }
 
-    /// Waits while an id is claimed and undecided.
+    /// Waits while it is being found out what an id is.
     pub(crate) async fn decided(&self, key: &Key) {
         let undecided = match self.slots().get(key) {
-            Some(Slot::Reserved(undecided)) => Some(undecided.clone()),
+            Some(Slot::Examined(undecided)) => Some(undecided.clone()),
             _ => None,
         };
         if let Some(mut undecided) = undecided {
@@ -142,7 +161,7 @@ impl ShimManager {
         let slots = self.slots();
         let live = slots.values().filter_map(|slot| match slot {
             Slot::Live(shim) => Some(shim),
-            Slot::Reserved(_) => None,
+            Slot::Reserved | Slot::Examined(_) => None,
         });
         live.filter(|shim| namespace.is_none_or(|wanted| *wanted == shim.key().namespace))
             .cloned()

@@ -3,11 +3,28 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
+use runtime_proto::errdefs::Code;
+use tokio::time::timeout;
 
-use crate::{error::Result, id::Key};
+use crate::{
+    error::{Error, Result},
+    id::Key,
+};
+
+/// For one look into records, which may be in another process. One that takes longer has failed.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One look into records, with a limit.
+pub(crate) async fn look<T>(look: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(STORE_TIMEOUT, look).await.unwrap_or_else(|_| {
+        let text = format!("the records did not answer within {STORE_TIMEOUT:?}");
+        Err(Error::new(Code::DeadlineExceeded, text))
+    })
+}
 
 /// The records of containers.
 #[async_trait]

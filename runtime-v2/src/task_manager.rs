@@ -11,6 +11,7 @@ use std::{
 
 use runtime_proto::{errdefs::Code, events::Envelope};
 use tokio::sync::{RwLock, oneshot};
+use tracing::Instrument;
 
 use crate::{
     config::Config,
@@ -104,10 +105,12 @@ impl TaskManager {
         let (reply, created) = oneshot::channel();
         let inner = Arc::clone(&self.inner);
         let work = Arc::clone(&inner.work).read_owned().await;
-        tokio::spawn(async move {
+        let span = tracing::info_span!("create", namespace = %key.namespace, id = %key.id);
+        let creating = async move {
             let _work = work;
             create::create(inner, reservation, options, reply).await;
-        });
+        };
+        tokio::spawn(creating.instrument(span));
         created.await.unwrap_or_else(|_| Err(cut_off("create", &key)))
     }
 
@@ -149,11 +152,14 @@ impl TaskManager {
         let entry = self.inner.entry(key).ok_or_else(|| not_found(key))?;
         let inner = Arc::clone(&self.inner);
         let work = Arc::clone(&inner.work).read_owned().await;
-        let deleting = tokio::spawn(async move {
+        let span = tracing::info_span!("delete", namespace = %key.namespace, id = %key.id);
+        let deleting = async move {
             let _work = work;
             delete::delete(&inner, &entry).await
-        });
-        deleting.await.unwrap_or_else(|_| Err(cut_off("delete", key)))
+        };
+        tokio::spawn(deleting.instrument(span))
+            .await
+            .unwrap_or_else(|_| Err(cut_off("delete", key)))
     }
 
     /// Learns from an event of a shim what the manager need not say again, should that shim die.

@@ -17,6 +17,7 @@ use crate::{
     id::Key,
     shim::Shim,
     shim_manager::Reservation,
+    stores::look,
     task_manager::Inner,
 };
 
@@ -97,7 +98,7 @@ impl Bundled {
     async fn sandbox_location(&self, sandbox: &str) -> Result<Option<Bootstrap>> {
         let own = self.reservation.key();
         let key = Key::new(own.namespace.as_str(), sandbox)?;
-        if !self.inner.environment.sandboxes.contains(&key).await? {
+        if !look(self.inner.environment.sandboxes.contains(&key)).await? {
             tracing::warn!(namespace = %own.namespace, id = %own.id, %sandbox, "no such sandbox");
             return Ok(None);
         }

@@ -10,12 +10,13 @@ use runtime_proto::{
 use tokio::time::timeout;
 
 use crate::{
-    bundle::{Bundle, Located},
+    bundle::{Bundle, ExitNote, Located},
     client::TaskClient,
     error::{Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
     shim_log::ShimLog,
+    stores::look,
     task::{Entry, ProcessId, pids, state},
     task_manager::Inner,
 };
@@ -91,12 +92,40 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     };
     let connecting = connect(inner, &bundle, binary.clone(), location.clone(), joined);
     let failure = match timeout(LOAD_TIMEOUT, connecting).await {
-        Ok(Ok(examined)) => return examined,
+        Ok(Ok(answered)) => return judge(inner, answered).await,
+        // Nothing of this is about the shim, whose container would be killed for it.
+        Ok(Err(error)) if is_our_own(&error) => return Examined::Unknown(error),
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {LOAD_TIMEOUT:?}"),
     };
     tracing::warn!(namespace = %key.namespace, id = %key.id, failure, "shim is dead");
     dead(Some(location), true)
+}
+
+/// Whether an error says something about this process, and nothing about the shim.
+fn is_our_own(error: &Error) -> bool {
+    matches!(error.kind(), Code::ResourceExhausted | Code::PermissionDenied)
+}
+
+/// A shim that answers, and init's pid if it has the task.
+struct Answered {
+    shim: Shim,
+    task: Option<u32>,
+    published: Option<ExitNote>,
+}
+
+/// What a shim that answers is. The records have a budget of their own: they must not make a
+/// live shim a dead one.
+async fn judge(inner: &Inner, answered: Answered) -> Examined {
+    let Answered { shim, task, published } = answered;
+    if task.is_none() && !is_sandbox(inner, shim.key()).await {
+        return Examined::Lost(Lost::Leaked(Box::new(shim)));
+    }
+    let entry = Entry::new(Arc::new(shim), task.unwrap_or(0));
+    if let Some(exit) = published {
+        entry.note_published(exit.into());
+    }
+    Examined::Live(entry)
 }
 
 /// The shim's binary: what the bundle says, else what the container's record says. A binary that
@@ -105,7 +134,7 @@ async fn binary(inner: &Inner, key: &Key, noted: Option<PathBuf>) -> Result<Opti
     if let Some(noted) = noted {
         return Ok(Some(noted).filter(|path| path.exists()));
     }
-    let recorded = inner.environment.containers.runtime(key).await?;
+    let recorded = look(inner.environment.containers.runtime(key)).await?;
     Ok(recorded.and_then(|runtime| inner.shims.resolve(&runtime).ok()))
 }
 
@@ -115,7 +144,7 @@ async fn connect(
     binary: Option<PathBuf>,
     location: Bootstrap,
     joined: bool,
-) -> Result<Examined> {
+) -> Result<Answered> {
     let key = bundle.key();
     let client = TaskClient::connect(&location, &key.namespace, LOAD_TIMEOUT).await?;
     let log = if joined {
@@ -130,15 +159,9 @@ async fn connect(
     request.id = key.id.to_string();
     let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
     let task = find_task(&shim).await?;
-    if task.is_none() && !is_sandbox(inner, shim.key()).await {
-        return Ok(Examined::Lost(Lost::Leaked(Box::new(shim))));
-    }
-    let pid = task.filter(|pid| *pid != 0).unwrap_or(answer.task_pid);
-    let entry = Entry::new(Arc::new(shim), pid);
-    if let Some(exit) = entry.shim.bundle().blocking(|bundle| Ok(bundle.exit())).await? {
-        entry.note_published(exit.into());
-    }
-    Ok(Examined::Live(entry))
+    let task = task.map(|pid| if pid == 0 { answer.task_pid } else { pid });
+    let published = shim.bundle().blocking(|bundle| Ok(bundle.exit())).await?;
+    Ok(Answered { shim, task, published })
 }
 
 /// Init's pid if the shim has the task.
@@ -165,7 +188,7 @@ async fn find_task(shim: &Shim) -> Result<Option<u32>> {
 
 /// Whether a shim may be without a task. Records that cannot be read speak for it.
 async fn is_sandbox(inner: &Inner, key: &Key) -> bool {
-    inner.environment.sandboxes.contains(key).await.unwrap_or_else(|error| {
+    look(inner.environment.sandboxes.contains(key)).await.unwrap_or_else(|error| {
         tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "taken for a sandbox");
         true
     })

@@ -85,7 +85,7 @@ pub(crate) async fn load(inner: Arc<Inner>) -> Result<Loading> {
         .await
         .map_err(|error| Error::caused(Code::Internal, "scan of bundles was cut off", error))??;
     let reserved: Vec<Reservation> =
-        keys.iter().filter_map(|key| inner.shims.reserve(key).ok()).collect();
+        keys.iter().filter_map(|key| inner.shims.reserve_to_examine(key).ok()).collect();
     let (undecided_tx, undecided) = watch::channel(reserved.len());
     let held = inner.work().read_owned().await;
     let work = tokio::spawn(async move {

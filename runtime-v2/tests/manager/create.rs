@@ -197,6 +197,19 @@ async fn a_live_task_is_untouched_by_a_second_create() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_being_created_is_not_found_at_once() {
+    let host = Fixture::new(&json!({ "calls": { "Create": { "until": "go" } } }));
+    let (manager, options) = (host.manager().clone(), host.options());
+    let creating = tokio::spawn(async move { manager.create(key("c1"), options).await });
+    eventually("asked to create", || host.count("v3 Create c1") == 1).await;
+    assert_eq!(timed(host.manager().get(&key("c1"))).await.unwrap_err().kind(), Code::NotFound);
+    assert_eq!(host.create("c1").await.unwrap_err().kind(), Code::AlreadyExists);
+    fs::write(host.path("go"), "").unwrap();
+    timed(creating).await.unwrap().unwrap();
+    timed(host.manager().delete(&key("c1"))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_many_creates_at_once_one_wins() {
     let host = Fixture::new(&good());
     let creates: Vec<_> = (0..16)

@@ -315,3 +315,58 @@ async fn a_shared_process_is_not_ended_for_the_sake_of_one_lost_bundle() {
     let app = timed(host.manager().get(&key("app"))).await.unwrap();
     timed(app.state(&INIT)).await.unwrap();
 }
+
+/// Records that cannot be read, or never answer.
+struct BadRecords {
+    hang: bool,
+}
+
+impl BadRecords {
+    async fn fail<T>(&self) -> runtime_v2::Result<T> {
+        if self.hang {
+            std::future::pending::<()>().await;
+        }
+        Err(runtime_v2::Error::new(Code::Unavailable, "the records are elsewhere"))
+    }
+}
+
+#[async_trait::async_trait]
+impl runtime_v2::ContainerStore for BadRecords {
+    async fn runtime(&self, _: &runtime_v2::Key) -> runtime_v2::Result<Option<String>> {
+        self.fail().await
+    }
+}
+
+#[async_trait::async_trait]
+impl runtime_v2::SandboxStore for BadRecords {
+    async fn contains(&self, _: &runtime_v2::Key) -> runtime_v2::Result<bool> {
+        self.fail().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_fail_cost_no_container() {
+    for hang in [false, true] {
+        let mut host = Fixture::new(&good());
+        host.run("task").await;
+        host.run("noteless").await;
+        host.run("idle").await;
+        host.stop_manager().await;
+        host.script(&json!({ "calls": {
+            "State idle": { "refuses": 5 }, "Pids idle": { "refuses": 5 } } }));
+        fs::remove_file(host.bundle("noteless").join("shim-binary-path")).unwrap();
+        let records = std::sync::Arc::new(BadRecords { hang });
+        let environment = runtime_v2::Environment {
+            containers: records.clone(),
+            sandboxes: records,
+            events: host.record.clone(),
+        };
+        let manager = runtime_v2::TaskManager::new(host.config(), environment).unwrap();
+        let report = timed(timed(manager.load()).await.unwrap().finish()).await.unwrap();
+        assert_eq!(report.loaded, [key("idle"), key("task")], "hang: {hang}");
+        assert_eq!(report.kept, [key("noteless")]);
+        assert_eq!(host.living().len(), 3);
+        assert!(host.bundle("noteless").join("bootstrap.json").exists());
+        assert!(!host.calls().iter().any(|call| call.starts_with("delete")));
+    }
+}
