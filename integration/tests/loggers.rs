@@ -1,0 +1,457 @@
+//! Logging binaries: a program of the client's choice that reads a process's output itself.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use integration::container::Container;
+use integration::failure::{Context, Failure, Result};
+use integration::fixture::Fixture;
+use integration::leak::{Kind, Snapshot, Usage};
+use integration::scenario::{scenario, skip};
+use integration::shim::{Launch, Shim, is_alive};
+use integration::spec::{self, Spec};
+use integration::stdio::Stdio;
+use integration::{deadline, ensure, ensure_eq, paths};
+use sha2::{Digest, Sha256};
+
+const SLEEP: [&str; 2] = ["sleep", "1000"];
+
+/// A logger: a shell script that is given nothing but what the protocol gives it.
+struct Logger {
+    program: PathBuf,
+    dir: PathBuf,
+}
+
+impl Logger {
+    /// Writes a script. `$D` in it is the logger's directory, `$B` is busybox: there is no PATH.
+    fn script(fixture: &Fixture, name: &str, body: &str) -> Result<Self> {
+        let dir = fixture.file(&format!("log-{name}"));
+        fs::create_dir_all(&dir)?;
+        let program = dir.join("logger");
+        let busybox = paths::busybox()?;
+        let (busybox, place) = (busybox.display(), dir.display());
+        let text = format!("#!{busybox} sh\nB={busybox} D={place}\necho $$ >$D/pid\n{body}\n");
+        fs::write(&program, text)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        Ok(Self { program, dir })
+    }
+
+    /// One that copies everything, says that it is ready, and ends when both streams do.
+    fn copying(fixture: &Fixture, name: &str) -> Result<Self> {
+        let body = "$B tr '\\0' '\\n' </proc/$$/environ >$D/env\n\
+            for one; do echo \"$one\"; done >$D/args\n\
+            $B cat <&3 >$D/out 5>&- &\n\
+            $B cat <&4 >$D/err 5>&- &\n\
+            echo >&5\n\
+            exec 3<&- 4<&- 5>&-\n\
+            wait";
+        Self::script(fixture, name, body)
+    }
+
+    fn uri(&self, scheme: &str, query: &str) -> String {
+        format!("{scheme}://{}{query}", self.program.display())
+    }
+
+    /// Streams that this logger reads.
+    fn stdio(&self, scheme: &str, query: &str) -> Stdio {
+        let uri = self.uri(scheme, query);
+        Stdio { stdout: uri.clone(), stderr: uri, ..Stdio::default() }
+    }
+
+    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        fs::read(self.dir.join(name)).context(format!("reading {name} of the logger"))
+    }
+
+    fn lines(&self, name: &str) -> Result<Vec<String>> {
+        let text = String::from_utf8_lossy(&self.bytes(name)?).into_owned();
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Its process, once it has come to its first line.
+    async fn pid(&self) -> Result<u32> {
+        let file = self.dir.join("pid");
+        let read = || fs::read_to_string(&file).ok()?.trim().parse().ok();
+        deadline::until_some("the logger", deadline::HANG, read).await
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What `yes LINE | head -c COUNT` prints.
+fn pattern(line: &str, count: usize) -> Vec<u8> {
+    format!("{line}\n").bytes().cycle().take(count).collect()
+}
+
+/// Processes of the fixture that were started as this program.
+fn running(fixture: &Fixture, program: &Path) -> Vec<String> {
+    let program = program.display().to_string();
+    let now = Snapshot::take(&fixture.scope());
+    let is_it = |detail: &str| detail.contains(&program);
+    let found = now.items().filter(|item| item.kind == Kind::Process && is_it(&item.detail));
+    found.map(|item| item.detail.clone()).collect()
+}
+
+#[test]
+fn logger_gets_every_byte_and_nothing_but_what_it_is_told() -> Result {
+    const SIZE: usize = 3 << 20;
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        for scheme in ["binary", "binary-v2"] {
+            if scheme == "binary-v2" && paths::is_go_shim() {
+                skip("Go's shims before 2.3 do not know it")?;
+                continue;
+            }
+            let logger = Logger::copying(fixture, scheme)?;
+            let stdio = logger.stdio(scheme, "?tag=a%20b&empty=&z=1&a=2&z=3");
+            let script = format!("yes out | head -c {SIZE}; yes err | head -c {SIZE} >&2");
+            let spec = Spec::shell(&script);
+            let container = Container::run_with(fixture, scheme, &spec, &stdio, None).await?;
+            ensure_eq!(
+                container.shim.tasks.wait(container.id(), "").await?.exit_status,
+                0,
+                "{scheme}"
+            );
+            container.retire().await?;
+            ensure_eq!(digest(&logger.bytes("out")?), digest(&pattern("out", SIZE)), "stdout");
+            ensure_eq!(digest(&logger.bytes("err")?), digest(&pattern("err", SIZE)), "stderr");
+            let mut env = logger.lines("env")?;
+            env.sort();
+            let id = format!("CONTAINER_ID={}", container.id());
+            let namespace = format!("CONTAINER_NAMESPACE={}", fixture.namespace());
+            ensure_eq!(env, [id, namespace], "environment, {scheme}");
+            let mut args = logger.lines("args")?;
+            if paths::is_go_shim() {
+                args.sort();
+                ensure_eq!(args.len(), 8, "arguments, {scheme}");
+            } else {
+                let right = ["tag", "a b", "empty", "", "z", "1", "a", "2"];
+                ensure_eq!(args, right, "arguments, {scheme}");
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn logger_of_an_exec_is_told_the_execs_id_and_goes_with_it() -> Result {
+    const EXECS: usize = 5;
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let mut before = None;
+        for number in 0..EXECS {
+            let name = format!("e{number}");
+            let logger = Logger::copying(fixture, &name)?;
+            let stdio = logger.stdio("binary", "");
+            container.exec_with(&name, &["sh", "-c", "echo out; echo err >&2"], &stdio).await?;
+            tasks.wait(id, &name).await?;
+            tasks.delete(id, &name).await?;
+            ensure_eq!(logger.bytes("out")?, b"out\n", "stdout");
+            ensure_eq!(logger.bytes("err")?, b"err\n", "stderr");
+            let told = logger.lines("env")?;
+            ensure!(told.contains(&format!("CONTAINER_ID={name}")), "{told:?}");
+            ensure!(!is_alive(logger.pid().await?), "the logger of {name} is left");
+            let fds = Usage::of(container.shim.pid)?.fds.len();
+            let first = *before.get_or_insert(fds);
+            ensure_eq!(fds, first, "descriptors of the shim after {name}");
+        }
+        container.retire().await
+    })
+}
+
+#[test]
+fn logger_has_no_descriptors_but_its_own() -> Result {
+    if paths::is_go_shim() {
+        return skip("measured for the shim of this workspace");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let body = "$B ls -l /proc/$$/fd >$D/fds\n\
+            exec 5>&-; $B cat <&3 >/dev/null & $B cat <&4 >/dev/null; wait";
+        let logger = Logger::script(fixture, "a", body)?;
+        // Others in the same shim, whose descriptors it must not get.
+        let stdio = fixture.fifos("p")?;
+        let spec = Spec::new(&SLEEP);
+        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        container.exec_with("e", &["true"], &logger.stdio("binary", "")).await?;
+        tasks.wait(id, "e").await?;
+        tasks.delete(id, "e").await?;
+        let lines = logger.lines("fds")?;
+        // The shell itself has the script open, at 10 or above.
+        let number = |line: &String| {
+            let fd = line.split_once(" -> ")?.0.rsplit(' ').next()?.parse::<u32>().ok()?;
+            (fd < 10).then_some(fd)
+        };
+        let mut fds: Vec<u32> = lines.iter().filter_map(number).collect();
+        fds.sort_unstable();
+        ensure_eq!(fds, [0, 1, 2, 3, 4, 5], "descriptors: {lines:?}");
+        container.retire().await
+    })
+}
+
+#[test]
+fn create_waits_until_the_logger_is_ready() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let body = "while [ ! -e $D/go ]; do $B usleep 10000; done\n\
+            $B cat <&3 >$D/out 5>&- & $B cat <&4 >$D/err 5>&- &\n\
+            echo >&5; exec 3<&- 4<&- 5>&-; wait";
+        let logger = Logger::script(fixture, "a", body)?;
+        let bundle = fixture.bundle("a", &Spec::shell("echo out"))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        let stdio = logger.stdio("binary", "");
+        let creation = {
+            let (tasks, request) =
+                (shim.tasks.clone(), integration::task::create_request(&bundle, &stdio));
+            tokio::spawn(async move {
+                let answer = tasks.call("Create", &request, deadline::HANG).await;
+                answer.map(|answer: containerd_shim_protos::api::CreateTaskResponse| answer.pid)
+            })
+        };
+        logger.pid().await?;
+        // Others do not wait for this logger.
+        shim.tasks.connect_task("nobody").await?;
+        ensure!(bundle.file("init.pid").is_none(), "the container does not wait for its logger");
+        ensure!(!creation.is_finished(), "create does not wait for the logger");
+        fs::write(logger.dir.join("go"), "")?;
+        creation.await??;
+        shim.tasks.start(&bundle.id, "").await?;
+        shim.tasks.wait(&bundle.id, "").await?;
+        shim.retire(&bundle.id).await?;
+        shim.gone().await?;
+        ensure_eq!(logger.bytes("out")?, b"out\n", "stdout");
+        Ok(())
+    })
+}
+
+/// A Create with this logger, and what came of it; then the shim has to be as before.
+async fn attempt(fixture: &Fixture, name: &str, stdio: &Stdio) -> Result<(Shim, String, String)> {
+    let bundle = fixture.bundle(name, &Spec::shell("echo out"))?;
+    let shim = Launch::new(fixture, &bundle).start().await?;
+    let answer = shim.tasks.create(&bundle, stdio).await;
+    Ok((shim, bundle.id, answer.err().map_or_else(String::new, |error| error.to_string())))
+}
+
+#[test]
+fn logger_that_closes_without_a_word_is_ready_for_binary_and_not_for_binary_v2() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims before 2.3 do not know binary-v2");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let body = "exec 5>&-; $B cat <&3 >$D/out & $B cat <&4 >$D/err; wait";
+        for (scheme, right) in [("binary", true), ("binary-v2", false)] {
+            let logger = Logger::script(fixture, scheme, body)?;
+            let (shim, id, error) = attempt(fixture, scheme, &logger.stdio(scheme, "")).await?;
+            ensure_eq!(error.is_empty(), right, "{scheme}: {error}");
+            if right {
+                shim.tasks.start(&id, "").await?;
+                shim.tasks.wait(&id, "").await?;
+            } else {
+                let program = logger.program.display().to_string();
+                ensure!(error.contains(&program), "{error}");
+                ensure!(running(fixture, &logger.program).is_empty(), "the logger is left");
+            }
+            shim.retire(&id).await?;
+            shim.gone().await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn logger_that_cannot_be_run_or_dies_early_fails_create_and_leaves_nothing() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims before 2.3 do not know binary-v2");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let dying = Logger::script(fixture, "dying", "exit 3")?;
+        let plain = fixture.file("plain");
+        fs::write(&plain, "no program")?;
+        let missing = fixture.file("missing");
+        let uri = |path: &Path| format!("binary-v2://{}", path.display());
+        for (name, path) in [("dying", &dying.program), ("plain", &plain), ("missing", &missing)] {
+            let stdio = Stdio { stdout: uri(path), stderr: uri(path), ..Stdio::default() };
+            let (shim, id, error) = attempt(fixture, name, &stdio).await?;
+            ensure!(error.contains(&path.display().to_string()), "{name}: {error}");
+            ensure!(running(fixture, path).is_empty(), "{name} is left");
+            let mounted = |item: &&integration::leak::Item| item.kind == Kind::Mount;
+            let left = Snapshot::take(&fixture.scope()).items().filter(mounted).count();
+            ensure_eq!(left, 0, "mounts after {name}");
+            shim.shutdown(&id).await?;
+            shim.gone().await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn process_outlives_a_logger_that_dies() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        // It takes one line of each stream.
+        let body = "echo >&5; exec 5>&-; read line <&3; echo $line >$D/out; exit 1";
+        let logger = Logger::script(fixture, "a", body)?;
+        // More than the pipe holds, and a status that tells of a failed write.
+        let script =
+            "echo first; yes | head -c 1000000 || exit 9; yes | head -c 1000000 >&2 || exit 9";
+        let stdio = logger.stdio("binary", "");
+        let spec = Spec::shell(script);
+        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
+        let waited = container.shim.tasks.wait(container.id(), "").await?;
+        ensure_eq!(waited.exit_status, 0, "exit status");
+        ensure_eq!(logger.bytes("out")?, b"first\n", "stdout");
+        container.retire().await
+    })
+}
+
+#[test]
+fn logger_that_does_not_end_is_asked_and_then_killed() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let copy = "$B cat <&3 >$D/out & $B cat <&4 >$D/err & echo >&5; exec 3<&- 4<&- 5>&-\n";
+        let obeys = format!(
+            "trap 'echo asked >$D/asked; exit 0' TERM\n{copy}\
+            while :; do $B usleep 20000; done"
+        );
+        let ignores = format!("trap '' TERM\n{copy}while :; do $B usleep 20000; done");
+        for (name, body, longest) in [("obeys", obeys, 11), ("ignores", ignores, 30)] {
+            let logger = Logger::script(fixture, name, &body)?;
+            let (spec, stdio) = (Spec::shell("echo out; echo err >&2"), logger.stdio("binary", ""));
+            let container = Container::run_with(fixture, name, &spec, &stdio, None).await?;
+            let pid = logger.pid().await?;
+            container.shim.tasks.wait(container.id(), "").await?;
+            ensure!(is_alive(pid), "the logger ended by itself");
+            let start = Instant::now();
+            container.retire().await?;
+            let took = start.elapsed();
+            ensure!(took < Duration::from_secs(longest), "{name}: the delete took {took:?}");
+            ensure!(!is_alive(pid), "the logger that {name} is left");
+            ensure_eq!(logger.bytes("out")?, b"out\n", "stdout of {name}");
+            ensure_eq!(logger.bytes("err")?, b"err\n", "stderr of {name}");
+            let asked = logger.dir.join("asked").exists();
+            ensure_eq!(asked, name == "obeys", "SIGTERM for {name}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn logger_that_is_never_ready_fails_create_in_time_and_is_killed() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims wait for ever");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let logger = Logger::script(fixture, "a", "while :; do $B usleep 20000; done")?;
+        let (shim, id, error) = attempt(fixture, "a", &logger.stdio("binary", "")).await?;
+        ensure!(error.contains(&logger.program.display().to_string()), "{error}");
+        ensure!(!is_alive(logger.pid().await?), "the logger is left");
+        shim.shutdown(&id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn logger_reads_a_terminal_too() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let logger = Logger::copying(fixture, "tty")?;
+        let stdio = Stdio { terminal: true, stderr: String::new(), ..logger.stdio("binary", "") };
+        container.exec_with("e", &["sh", "-c", "tty; echo err >&2"], &stdio).await?;
+        ensure_eq!(tasks.wait(id, "e").await?.exit_status, 0, "exit status");
+        tasks.delete(id, "e").await?;
+        let text = String::from_utf8_lossy(&logger.bytes("out")?).into_owned();
+        ensure!(text.starts_with("/dev/pts/") && text.ends_with("\r\nerr\r\n"), "{text:?}");
+        ensure!(!is_alive(logger.pid().await?), "the logger is left");
+        container.retire().await
+    })
+}
+
+#[test]
+fn loggers_of_a_killed_container_with_living_execs_all_end() -> Result {
+    const EXECS: usize = 4;
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let init = Logger::copying(fixture, "init")?;
+        let spec = Spec::new(&SLEEP);
+        let stdio = init.stdio("binary", "");
+        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let mut loggers = vec![init];
+        for number in 0..EXECS {
+            let name = format!("e{number}");
+            let logger = Logger::copying(fixture, &name)?;
+            let process = spec::process(&["sh", "-c", "echo out; sleep 1000"]);
+            tasks.exec(id, &name, &process, &logger.stdio("binary", "")).await?;
+            tasks.start(id, &name).await?;
+            loggers.push(logger);
+        }
+        tasks.kill(id, "", 9).await?;
+        tasks.wait(id, "").await?;
+        // The execs are not deleted: they go with their container.
+        container.retire().await?;
+        for logger in &loggers {
+            ensure!(!is_alive(logger.pid().await?), "{} is left", logger.program.display());
+        }
+        for logger in loggers.iter().skip(1) {
+            ensure_eq!(logger.bytes("out")?, b"out\n", "{}", logger.dir.display());
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn standard_input_with_a_logger_is_no_reason_to_hang() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let logger = Logger::copying(fixture, "a")?;
+        let fifos = fixture.fifos("a")?;
+        let stdio = Stdio { stdin: fifos.stdin, ..logger.stdio("binary", "") };
+        let spec = Spec::shell("cat; echo done");
+        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        tasks.close_io(id, "").await?;
+        ensure_eq!(tasks.wait(id, "").await?.exit_status, 0, "exit status");
+        container.retire().await?;
+        let out = logger.bytes("out")?;
+        ensure!(out.ends_with(b"done\n"), "{out:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn hundred_loggers_one_after_another_leave_the_shim_as_it_was() -> Result {
+    const ROUNDS: usize = 100;
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let logger = Logger::copying(fixture, "many")?;
+        let mut base = None;
+        for round in 0..ROUNDS {
+            let name = format!("e{round}");
+            container.exec_with(&name, &["echo", &name], &logger.stdio("binary", "")).await?;
+            tasks.wait(id, &name).await?;
+            tasks.delete(id, &name).await?;
+            ensure_eq!(logger.lines("out")?, [name], "stdout");
+            base = base.or(Some(Usage::of(container.shim.pid)?.fds.len()));
+        }
+        let now = Usage::of(container.shim.pid)?;
+        let base = base.ok_or_else(|| Failure::new("no round"))?;
+        if !paths::is_go_shim() {
+            ensure_eq!(now.fds.len(), base, "descriptors {:?}", now.fds);
+        }
+        ensure!(running(fixture, &logger.program).is_empty(), "loggers are left");
+        container.retire().await
+    })
+}
