@@ -52,8 +52,9 @@ impl Meaning {
         let text = text.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if has(&["container does not exist", "\" does not exist", "` does not exist"])
-            // crun, when the directory of the container's state is gone.
-            || (text.contains("/status`") && text.contains("no such file or directory"))
+            // crun, when the directory of the container's state is gone; the second one at delete.
+            || (has(&["/status`", "cannot open directory"])
+                && text.contains("no such file or directory"))
         {
             Meaning::NoContainer
         } else if has(&[
@@ -91,7 +92,7 @@ pub fn of_kill(error: Error) -> Error {
 mod tests {
     use super::*;
 
-    /// As printed by runc 1.1.5, 1.1.15, 1.3 and crun 1.8.1, 1.21 on these calls.
+    /// As printed by runc 1.1.5, 1.1.15, 1.3 and crun 1.8.1, 1.21, 1.28 on these calls.
     #[test]
     fn texts_of_runtimes() {
         let cases = [
@@ -99,6 +100,14 @@ mod tests {
             ("container \"x\" does not exist", Meaning::NoContainer),
             ("container `x` does not exist", Meaning::NoContainer),
             ("cannot open `/run/crun/x/status`: No such file or directory", Meaning::NoContainer),
+            (
+                "cannot open directory '/run/crun/x': No such file or directory",
+                Meaning::NoContainer,
+            ),
+            (
+                "cannot open directory `/run/crun/x`: No such file or directory",
+                Meaning::NoContainer,
+            ),
             ("container not running", Meaning::Finished),
             ("os: process already finished", Meaning::Finished),
             ("unable to signal init: os: process already finished", Meaning::Finished),

@@ -1,4 +1,5 @@
-//! The runtime's own log of a container, `log.json` in its bundle: one JSON object per line.
+//! The runtime's own log of a container, `log.json` in its bundle: one JSON object after the other, each on a line of its
+//! own, or spread over several, as by crun 1.28.
 
 use std::{
     fs::File,
@@ -19,7 +20,7 @@ pub(super) struct LogMark<'a> {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct Entry {
     #[serde(default)]
     level: String,
     #[serde(default)]
@@ -50,12 +51,28 @@ impl<'a> LogMark<'a> {
     }
 }
 
-/// The message of the last line of level `error`; lines that are no JSON are passed over.
+/// The message of the last entry of level `error`; what is no JSON object is passed over.
 pub(crate) fn last_error(log: &[u8]) -> Option<String> {
-    log.split(|byte| *byte == b'\n').rev().find_map(|line| {
-        let line: Line = serde_json::from_slice(line).ok()?;
-        (line.level == "error").then(|| line.msg.trim().to_owned())
-    })
+    let mut last = None;
+    let mut rest = log;
+    while !rest.is_empty() {
+        let mut entries = serde_json::Deserializer::from_slice(rest).into_iter::<Entry>();
+        let read = match entries.next() {
+            Some(Ok(entry)) => {
+                if entry.level == "error" {
+                    last = Some(entry.msg.trim().to_owned());
+                }
+                entries.byte_offset()
+            }
+            // Half an entry, or none at all: the next one may begin on the next line.
+            Some(Err(_)) => {
+                rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1)
+            }
+            None => break,
+        };
+        rest = rest.get(read..).unwrap_or_default();
+    }
+    last
 }
 
 #[cfg(test)]
@@ -72,6 +89,11 @@ mod tests {
 not json
 {"level":"error","ms"#;
         assert_eq!(last_error(log).as_deref(), Some("second"));
+        let spread =
+            b"{\n  \"msg\": \"no such thing\",\n  \"level\": \"error\",\n  \"time\": \"t\"\n}\n";
+        assert_eq!(last_error(spread).as_deref(), Some("no such thing"));
+        let cut = [&spread[4..], spread, b"{\"level\":\"info\"}"].concat();
+        assert_eq!(last_error(&cut).as_deref(), Some("no such thing"));
         assert_eq!(last_error(b""), None);
         assert_eq!(last_error(b"{}\n[]\nnull"), None);
     }

@@ -7,7 +7,7 @@ use std::{
 
 use runtime_proto::{errdefs::Code, options::CheckpointOptions};
 
-use super::{Runc, Streams};
+use super::{ProcessStreams, Runc, Streams};
 use crate::{
     error::{Error, Result},
     io::ChildStdio,
@@ -68,14 +68,19 @@ impl Runc {
     ///
     /// # Errors
     /// What the runtime says.
-    pub async fn create(&self, id: &str, create: &CreateArgs<'_>, stdio: ChildStdio) -> Result<()> {
+    pub async fn create(
+        &self,
+        id: &str,
+        create: &CreateArgs<'_>,
+        streams: ProcessStreams<'_>,
+    ) -> Result<()> {
         let mut args =
             args([&"create", &"--bundle", &create.bundle, &"--pid-file", &create.pid_file]);
-        push_console(&mut args, &stdio);
+        push_console(&mut args, &streams.child);
         push_flag(&mut args, create.no_pivot, "--no-pivot");
         push_flag(&mut args, create.no_new_keyring, "--no-new-keyring");
         args.push(id.into());
-        self.call("OCI runtime create failed", &args, Streams::Process(stdio)).await.map(drop)
+        self.call("OCI runtime create failed", &args, Streams::Process(streams)).await.map(drop)
     }
 
     /// `restore`, detached: the container runs where its checkpoint was taken.
@@ -86,7 +91,7 @@ impl Runc {
         &self,
         id: &str,
         restore: &RestoreArgs<'_>,
-        stdio: ChildStdio,
+        streams: ProcessStreams<'_>,
     ) -> Result<()> {
         let create = &restore.create;
         let mut args = args([
@@ -99,10 +104,10 @@ impl Runc {
             &"--pid-file",
             &create.pid_file,
         ]);
-        push_console(&mut args, &stdio);
+        push_console(&mut args, &streams.child);
         push_flag(&mut args, create.no_pivot, "--no-pivot");
         args.extend(["-no-subreaper".into(), "--bundle".into(), create.bundle.into(), id.into()]);
-        self.call("OCI runtime restore failed", &args, Streams::Process(stdio)).await.map(drop)
+        self.call("OCI runtime restore failed", &args, Streams::Process(streams)).await.map(drop)
     }
 
     /// `start`: lets a created init go on.
@@ -117,11 +122,16 @@ impl Runc {
     ///
     /// # Errors
     /// What the runtime says.
-    pub async fn exec(&self, id: &str, exec: &ExecArgs<'_>, stdio: ChildStdio) -> Result<()> {
+    pub async fn exec(
+        &self,
+        id: &str,
+        exec: &ExecArgs<'_>,
+        streams: ProcessStreams<'_>,
+    ) -> Result<()> {
         let mut args = args([&"exec", &"--process", &exec.process]);
-        push_console(&mut args, &stdio);
+        push_console(&mut args, &streams.child);
         args.extend(["--detach".into(), "--pid-file".into(), exec.pid_file.into(), id.into()]);
-        self.call("OCI runtime exec failed", &args, Streams::Process(stdio)).await.map(drop)
+        self.call("OCI runtime exec failed", &args, Streams::Process(streams)).await.map(drop)
     }
 
     /// `kill` of init, or of all processes of the container.
@@ -194,8 +204,12 @@ impl Runc {
         options: &CheckpointOptions,
         paths: CheckpointPaths<'_>,
     ) -> Result<()> {
-        let mut args =
-            args([&"checkpoint", &"--image-path", &paths.image, &"--work-path", &paths.work]);
+        let mut args = args([&"checkpoint"]);
+        // Without a path the runtime has one of its own; an empty one is an error to some.
+        if !paths.image.as_os_str().is_empty() {
+            args.extend(["--image-path".into(), paths.image.into()]);
+        }
+        args.extend(["--work-path".into(), paths.work.into()]);
         if let Some(parent) = paths.parent {
             args.extend(["--parent-path".into(), parent.into()]);
         }
