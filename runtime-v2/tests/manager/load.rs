@@ -370,3 +370,25 @@ async fn records_that_fail_cost_no_container() {
         assert!(!host.calls().iter().any(|call| call.starts_with("delete")));
     }
 }
+
+/// Not a test of speed, which depends on the machine: run by hand, in release, to read the numbers.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement: a thousand processes"]
+async fn a_thousand_shims() {
+    const SHIMS: usize = 1000;
+    let mut host = Fixture::new(&good());
+    let before = Instant::now();
+    for n in 0..SHIMS {
+        host.create(&format!("c{n}")).await.unwrap();
+    }
+    let creating = before.elapsed();
+    host.stop_manager().await;
+    host.start_manager();
+    let before = Instant::now();
+    let mut loading = timed(host.manager().load()).await.unwrap();
+    timed(loading.ready()).await;
+    let ready = before.elapsed();
+    let report = timed(loading.finish()).await.unwrap();
+    println!("created in {creating:?}, ready in {ready:?}, loaded in {:?}", before.elapsed());
+    assert_eq!(report.loaded.len(), SHIMS);
+}
