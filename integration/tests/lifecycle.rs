@@ -1,5 +1,7 @@
 //! Create, start, wait, delete, shut down: the life of one container, and what is said of it at every point.
 
+use std::os::unix::fs::PermissionsExt;
+
 use integration::container::Container;
 use integration::event::Event;
 use integration::failure::{Failure, Result};
@@ -141,6 +143,28 @@ fn failed_create_leaves_no_process_mount_or_event_of_an_exit() -> Result {
         shim.gone().await?;
         ensure_eq!(sink.words(&bundle.id)?, Vec::<String>::new(), "events");
         Ok(())
+    })
+}
+
+#[test]
+fn runtime_that_says_why_on_stderr_alone_is_heard() -> Result {
+    scenario(async |fixture| {
+        if paths::is_go_shim() {
+            return skip("Go's shims pass what a runtime says there on to the container's reader");
+        }
+        let _sink = fixture.fake_containerd()?;
+        let mute = fixture.file("mute-runtime");
+        std::fs::write(&mute, "#!/bin/sh\necho the cgroups are not to my taste >&2\nexit 1\n")?;
+        std::fs::set_permissions(&mute, std::fs::Permissions::from_mode(0o755))?;
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        let options = Some(integration::container::with_runtime(&mute)?);
+        let stdio = fixture.fifos("a")?.without_stdin();
+        let answer = shim.tasks.create_with(&bundle, &stdio, options).await;
+        let error = answer.err().ok_or_else(|| Failure::new("create succeeded"))?;
+        ensure!(error.to_string().contains("not to my taste"), "{error}");
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await
     })
 }
 

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{sys::signal::Signal, unistd::Pid};
+use nix::sys::signal::Signal;
 use runtime_proto::{
     bootstrap::{Bootstrap, ENV_SCHED_CORE, ENV_TTRPC_ADDRESS, Extension, LogLevel, StartInput},
     errdefs::Code,
@@ -152,6 +152,7 @@ impl Request {
             Ok(pipe) => pipe,
             Err(error) => {
                 file.remove();
+                self.remove_address();
                 return Err(error);
             }
         };
@@ -171,7 +172,7 @@ impl Request {
             }
             Fork::Parent(shim) => {
                 drop((listener, writer));
-                let done = self.attend(shim, &mut reader, file.path());
+                let done = self.attend(&mut reader, file.path());
                 if done.is_err() {
                     // What is not a shim by now must not become one.
                     let _ = process::kill(shim, Signal::SIGKILL as i32);
@@ -184,7 +185,8 @@ impl Request {
         }
     }
 
-    /// What must be done before the fork.
+    /// What must be done before the fork. This process puts itself where the shim is to be, which
+    /// then begins there: once it serves, others may have joined it, and nothing must fail any more.
     fn prepare(&self, socket: &Path) -> Result<()> {
         if !self.modern {
             self.write_address(&address(socket))?;
@@ -192,18 +194,17 @@ impl Request {
         if env::var_os(ENV_SCHED_CORE).is_some_and(|value| !value.is_empty()) {
             process::share_core().map_err(|error| Error::io("enable core scheduling", error))?;
         }
-        Ok(())
-    }
-
-    /// What must be done after it: places the shim, waits until it serves, answers.
-    fn attend(&self, shim: Pid, ready: &mut io::PipeReader, socket: &Path) -> Result<()> {
-        let pid = shim.as_raw().cast_unsigned();
+        let pid = std::process::id();
         if !self.options.shim_cgroup.is_empty() {
             cgroup::add_pid(&self.options.shim_cgroup, pid)
                 .map_err(|error| error.within("join the shim's cgroup"))?;
         }
         cgroup::adjust_oom_score(pid, nix::unistd::getppid().as_raw().cast_unsigned())
-            .map_err(|error| error.within("adjust the shim's OOM score"))?;
+            .map_err(|error| error.within("adjust the shim's OOM score"))
+    }
+
+    /// What must be done after it: waits until the shim serves, and answers.
+    fn attend(&self, ready: &mut io::PipeReader, socket: &Path) -> Result<()> {
         let mut said = String::new();
         ready.read_to_string(&mut said).map_err(|error| Error::io("wait for the shim", error))?;
         if said != serve::READY {

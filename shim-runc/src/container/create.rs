@@ -17,12 +17,12 @@ use super::{Container, Shared, blocking};
 use crate::{
     cgroup::{Cgroup, OomWatch},
     error::{Error, Result},
-    io::{ChildStdio, Owner, ProcessIo, StdioRequest},
+    io::{Owner, ProcessIo, StdioRequest},
     mount::{self, Mount, RootfsMounts},
     process::{Process, Stdio, adopt, state::InitState},
     programs::MountPrograms,
     reaper::{Adopted, Claim},
-    runc::{CreateArgs, Runc, options::RuncOptions},
+    runc::{CreateArgs, ProcessStreams, Runc, options::RuncOptions},
     spec::Spec,
 };
 
@@ -112,7 +112,8 @@ impl Container {
             no_pivot: self.options.no_pivot_root,
             no_new_keyring: self.options.no_new_keyring,
         };
-        self.launch_init(claim, async |stdio| self.runc.create(&self.id, &args, stdio).await).await
+        self.launch_init(claim, async |streams| self.runc.create(&self.id, &args, streams).await)
+            .await
     }
 
     /// Opens init's streams, lets `launch` call the runtime with them, and adopts init. On failure
@@ -120,14 +121,14 @@ impl Container {
     pub(super) async fn launch_init(
         &self,
         claim: &Claim,
-        launch: impl AsyncFnOnce(ChildStdio) -> Result<()>,
+        launch: impl AsyncFnOnce(ProcessStreams<'_>) -> Result<()>,
     ) -> Result<Adopted> {
         let pid_file = self.init_pid_file();
         // What is found there afterwards is from this call.
         remove_if_present(&pid_file)?;
         let (io, child) = ProcessIo::open(&self.stdio_request(&self.id, &self.init.stdio)).await?;
         let launched = async {
-            launch(child).await?;
+            launch(ProcessStreams { child, io: &io }).await?;
             io.attach().await?;
             adopt(claim, &pid_file)
         };

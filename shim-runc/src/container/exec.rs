@@ -24,7 +24,7 @@ use crate::{
         state::{ExecEvent, ExecState, Verb},
     },
     reaper::{Claim, Exit, ExitWaiter},
-    runc::ExecArgs,
+    runc::{ExecArgs, ProcessStreams},
 };
 
 /// A process to put into a container.
@@ -117,7 +117,7 @@ impl Container {
         let (io, child) = ProcessIo::open(&self.stdio_request(&exec.id, &exec.stdio)).await?;
         let args = ExecArgs { process: &process.0, pid_file: &pid_file };
         let launched = async {
-            self.runc.exec(&self.id, &args, child).await?;
+            self.runc.exec(&self.id, &args, ProcessStreams { child, io: &io }).await?;
             io.attach().await?;
             adopt(&claim, &pid_file)
         };

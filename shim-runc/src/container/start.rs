@@ -8,7 +8,7 @@ use super::{Container, lock};
 use crate::{
     error::Result,
     process::state::{InitEvent, InitState, Verb},
-    runc::{CreateArgs, RestoreArgs},
+    runc::{CreateArgs, ProcessStreams, RestoreArgs},
 };
 
 impl Container {
@@ -53,8 +53,11 @@ impl Container {
             work: &work,
         };
         let claim = self.shared.reaper.claim();
-        let restore = async |stdio| self.runc.restore(&self.id, &args, stdio).await;
-        let restored = self.launch_init(&claim, restore).await;
+        let restored = self
+            .launch_init(&claim, async |streams: ProcessStreams<'_>| {
+                self.runc.restore(&self.id, &args, streams).await
+            })
+            .await;
         let adopted = restored.map_err(|error| self.with_criu_log(error, &work, "restore.log"))?;
         self.adopted(adopted);
         Ok(())

@@ -156,6 +156,17 @@ impl ProcessIo {
         Ok((io, child))
     }
 
+    /// What is in the stderr of a process that was never attached: there the OCI runtime says why
+    /// it could not make the process, if it says it nowhere else.
+    pub fn last_words(&self) -> Vec<u8> {
+        let opened = lock(&self.opened);
+        let Some(Streams::Pipes(outputs)) = opened.as_deref().map(|opened| &opened.streams) else {
+            return Vec::new();
+        };
+        let stderr = outputs.iter().find(|(stream, ..)| *stream == "stderr");
+        stderr.map(|(_, source, _)| source.read_now()).unwrap_or_default()
+    }
+
     /// Starts copying. Call it when the OCI runtime has created the process: by then it has sent
     /// the terminal, if there is one.
     pub async fn attach(&self) -> Result<()> {

@@ -64,6 +64,14 @@ impl Source {
         Arc::clone(self.fd.get_ref())
     }
 
+    /// What can be read at once, up to one buffer. For a last look; edges are not kept track of.
+    pub(super) fn read_now(&self) -> Vec<u8> {
+        let mut buffer = vec![0; 4096];
+        let filled = nix::unistd::read(self.fd(), &mut buffer).unwrap_or(0);
+        buffer.truncate(filled);
+        buffer
+    }
+
     /// Waits until reading may bring something, or until nothing more can come.
     pub(super) async fn readable(&self) -> io::Result<Ready<'_>> {
         let Some(exited) = &self.exited else {

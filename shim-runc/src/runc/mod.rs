@@ -21,7 +21,7 @@ use tokio::{io::AsyncReadExt, net::unix::pipe};
 
 use crate::{
     error::{Error, Result},
-    io::{ChildEnd, ChildStdio},
+    io::{ChildEnd, ChildStdio, ProcessIo},
     reaper::{Child, Exit, Reaper},
     runc::{log::LogMark, options::RuncOptions},
     sys::process::die_with_parent,
@@ -49,7 +49,16 @@ enum Streams<'a> {
     /// These bytes in; what comes out is kept.
     Input(&'a [u8]),
     /// The container process's own streams, which the runtime hands on.
-    Process(ChildStdio),
+    Process(ProcessStreams<'a>),
+}
+
+/// The streams of a process that a call makes.
+#[derive(Debug)]
+pub struct ProcessStreams<'a> {
+    /// The process's ends.
+    pub child: ChildStdio,
+    /// Ours.
+    pub io: &'a ProcessIo,
 }
 
 impl Runc {
@@ -90,18 +99,20 @@ impl Runc {
         command.env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut output = None;
+        let mut process = None;
         match streams {
             Streams::Captured => output = Some(capture(&mut command)?),
             Streams::Input(bytes) => {
                 output = Some(capture(&mut command)?);
                 command.stdin(input_file(bytes)?);
             }
-            Streams::Process(stdio) if stdio.console_socket.is_some() => {
+            Streams::Process(ProcessStreams { child, .. }) if child.console_socket.is_some() => {
                 // The process gets the terminal; the runtime's own words are ours to keep.
                 output = Some(capture(&mut command)?);
             }
-            Streams::Process(stdio) => {
-                command.stdin(end(stdio.stdin)).stdout(end(stdio.stdout)).stderr(end(stdio.stderr));
+            Streams::Process(ProcessStreams { child, io }) => {
+                command.stdin(end(child.stdin)).stdout(end(child.stdout)).stderr(end(child.stderr));
+                process = Some(io);
             }
         }
         let child = self.reaper.spawn(&mut command)?;
@@ -112,6 +123,11 @@ impl Runc {
             None => child.ended().await,
             Some(pipe) => read_until_exit(pipe, &child, &mut kept).await,
         };
+        if !exit.success()
+            && let Some(io) = process
+        {
+            kept = io.last_words();
+        }
         Ok((exit, kept))
     }
 
