@@ -80,14 +80,22 @@ test-unit: ## pure tests only: no root, no containers, no daemon
 test-integration: deps build ## the binaries against real containerd, runc and crun; T="lifecycle exec" for some themes
 	@scripts/test integration $(T)
 
-.PHONY: test-guest
-test-guest: deps build ## the part of them that needs cgroup v2, in an emulated guest
+.PHONY: test-cgroup2
+test-cgroup2: deps build-shim ## the part of them that needs cgroup v2 alone, in an emulated guest
 	@scripts/test guest
+
+.PHONY: conformance
+conformance: deps build-shim ## compare the shim with Go's, call by call, and write docs/conformance.md
+	$(CARGO) run --locked -q -p integration --bin conformance
+
+.PHONY: soak
+soak: deps build-shim ## thousands of execs and containers through one shim: does anything grow? (15 minutes at most)
+	$(CARGO) run --release --locked -q -p integration --bin soak
+
+.PHONY: fuzz
+fuzz: ## let fuzzers look for bytes that break a parser (needs a nightly toolchain and cargo-fuzz)
+	@shim-runc/fuzz/run
 
 .PHONY: demo
 demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
 	$(CARGO) run --release --locked -q -p integration --bin demo
-
-.PHONY: bench
-bench: deps build ## measure the shim and the manager beside their Go counterparts (quiet machine, root)
-	$(CARGO) run --release --locked -q -p integration --bin bench
