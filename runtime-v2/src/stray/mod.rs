@@ -89,12 +89,15 @@ impl Stray {
         let processes = procfs::processes();
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         let socket = self.address.as_deref().and_then(address::socket_file);
+        // As /proc shows it: state directories are reached through links, such as /var/run.
+        let place = self.bundle.path().canonicalize();
+        let place = place.unwrap_or_else(|_| self.bundle.path().to_path_buf());
         let listening = socket.map(|socket| procfs::listening_inodes(&socket)).unwrap_or_default();
         let mut found: HashSet<i32> = processes
             .keys()
             .copied()
             .filter(|pid| *pid > 1 && *pid != own)
-            .filter(|pid| self.was_started_here(*pid) || self.listens(*pid, &listening))
+            .filter(|pid| self.was_started_in(&place, *pid) || self.listens(*pid, &listening))
             .collect();
         // Children of what was found, and theirs, until there are no more.
         loop {
@@ -110,9 +113,9 @@ impl Stray {
         }
     }
 
-    fn was_started_here(&self, pid: i32) -> bool {
+    fn was_started_in(&self, place: &Path, pid: i32) -> bool {
         let Key { namespace, id } = self.bundle.key();
-        procfs::works_in(pid, self.bundle.path())
+        procfs::works_in(pid, place)
             && (procfs::names(pid, id.as_str())
                 || self.runs_binary(pid)
                 || procfs::has_env(pid, ENV_NAMESPACE, namespace.as_str()))
@@ -174,9 +177,10 @@ mod tests {
             binary: "/bin/true".into(),
             version: String::new(),
         };
-        // A real path, as /proc shows it.
-        let dir = dir.canonicalize().unwrap();
-        let config = Config::new(dir.join("s"), dir.join("r"), daemon);
+        // By a link, as /var/run is one.
+        let link = dir.join("link");
+        std::os::unix::fs::symlink(dir, &link).unwrap();
+        let config = Config::new(link.join("s"), link.join("r"), daemon);
         Bundle::create(&config, Key::new("ns", "stray-1").unwrap(), None).unwrap()
     }
 
