@@ -93,7 +93,7 @@ soak: deps build-shim ## thousands of execs and containers through one shim: doe
 	$(CARGO) run --release --locked -q -p integration --bin soak
 
 .PHONY: fuzz
-fuzz: ## let fuzzers look for bytes that break a parser (needs a nightly toolchain and cargo-fuzz)
+fuzz: ## let fuzzers look for bytes that break a parser (needs cargo-fuzz)
 	@shim-runc/fuzz/run
 
 .PHONY: demo
