@@ -99,3 +99,11 @@ fuzz: ## let fuzzers look for bytes that break a parser (needs cargo-fuzz)
 .PHONY: demo
 demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
 	$(CARGO) run --release --locked -q -p integration --bin demo
+
+.PHONY: bench
+bench: deps build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)
+	$(CARGO) run --release --locked -q -p integration --bin bench -- full
+
+.PHONY: bench-quick
+bench-quick: deps build ## the same with fewer rounds, in five minutes
+	$(CARGO) run --release --locked -q -p integration --bin bench -- quick
