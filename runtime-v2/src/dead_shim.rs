@@ -64,9 +64,13 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     shim.remove_socket().await;
     let published = entry.published();
     remove_bundle(shim.bundle()).await;
-    let exit_is_out = published.is_some();
+    let out = match (&published, entry.heard_deletion()) {
+        (_, true) => Out::Both,
+        (Some(_), false) => Out::Exit,
+        (None, false) => Out::Nothing,
+    };
     let exit = published.unwrap_or(found);
-    publish(inner, shim.key(), &exit, exit_is_out).await;
+    publish(inner, shim.key(), &exit, out).await;
     entry.end(exit.clone());
     inner.forget(entry);
     exit
@@ -128,20 +132,33 @@ pub(crate) async fn remove_bundle(bundle: &Bundle) {
     }
 }
 
-/// Publishes the exit of a lost task, unless its shim had done so, and its deletion.
-pub(crate) async fn publish(inner: &Inner, key: &Key, exit: &Exit, exit_is_out: bool) {
-    if !exit_is_out {
+/// What its shim had published about a task's end before it was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Out {
+    /// Nothing.
+    Nothing,
+    /// The exit.
+    Exit,
+    /// Exit and deletion.
+    Both,
+}
+
+/// Publishes what is missing of a lost task's end.
+pub(crate) async fn publish(inner: &Inner, key: &Key, exit: &Exit, out: Out) {
+    if out == Out::Nothing {
         let mut event = TaskExit::new();
         (event.container_id, event.id) = (key.id.to_string(), key.id.to_string());
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
         send(inner, key, &event).await;
     }
-    let mut event = TaskDelete::new();
-    event.container_id = key.id.to_string();
-    (event.pid, event.exit_status) = (exit.pid, exit.status);
-    event.exited_at = exit.at.clone().into();
-    send(inner, key, &event).await;
+    if out != Out::Both {
+        let mut event = TaskDelete::new();
+        event.container_id = key.id.to_string();
+        (event.pid, event.exit_status) = (exit.pid, exit.status);
+        event.exited_at = exit.at.clone().into();
+        send(inner, key, &event).await;
+    }
 }
 
 async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) {

@@ -15,8 +15,8 @@ pub(crate) enum Observed {
     Life,
     /// Its init has ended.
     Exit(Exit),
-    /// It is deleted.
-    Deletion,
+    /// It is deleted, and this was its exit.
+    Deletion(Exit),
 }
 
 /// Reads an event, if it is one about a task as a whole.
@@ -25,7 +25,10 @@ pub(crate) fn read(event: &Envelope) -> Option<(Key, Observed)> {
     let (id, observed) = match event.topic.as_str() {
         TaskStart::TOPIC => (any::unpack::<TaskStart>(packed).ok()??.container_id, Observed::Life),
         TaskDelete::TOPIC => {
-            (any::unpack::<TaskDelete>(packed).ok()??.container_id, Observed::Deletion)
+            let event = any::unpack::<TaskDelete>(packed).ok()??;
+            let at = event.exited_at.into_option();
+            let exit = Exit { pid: event.pid, status: event.exit_status, at };
+            (event.container_id, Observed::Deletion(exit))
         }
         TaskExit::TOPIC => {
             let event = any::unpack::<TaskExit>(packed).ok()??;

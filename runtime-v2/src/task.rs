@@ -23,7 +23,7 @@ use runtime_proto::{
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
-    bundle::ExitNote,
+    bundle::EndNote,
     id::{ExecId, Key},
     shim::Shim,
 };
@@ -64,18 +64,19 @@ pub struct Exit {
     pub at: Option<Timestamp>,
 }
 
-impl From<ExitNote> for Exit {
-    fn from(note: ExitNote) -> Self {
-        let mut at = Timestamp::new();
-        (at.seconds, at.nanos) = (note.seconds, note.nanos);
-        Self { pid: note.pid, status: note.status, at: Some(at) }
+impl Exit {
+    /// As a bundle keeps it.
+    pub(crate) fn note(&self, deleted: bool) -> EndNote {
+        let (seconds, nanos) = self.at.as_ref().map_or((0, 0), |at| (at.seconds, at.nanos));
+        EndNote { deleted, pid: self.pid, status: self.status, seconds, nanos }
     }
 }
 
-impl From<&Exit> for ExitNote {
-    fn from(exit: &Exit) -> Self {
-        let (seconds, nanos) = exit.at.as_ref().map_or((0, 0), |at| (at.seconds, at.nanos));
-        Self { pid: exit.pid, status: exit.status, seconds, nanos }
+impl From<EndNote> for Exit {
+    fn from(note: EndNote) -> Self {
+        let mut at = Timestamp::new();
+        (at.seconds, at.nanos) = (note.seconds, note.nanos);
+        Self { pid: note.pid, status: note.status, at: Some(at) }
     }
 }
 
@@ -228,6 +229,11 @@ impl Entry {
             *known = heard.max(*known);
             more
         });
+    }
+
+    /// Whether the last event, that of the deletion, has passed.
+    pub(crate) fn heard_deletion(&self) -> bool {
+        *self.heard.borrow() == Heard::Deletion
     }
 
     /// Waits for the event of the deletion, if events pass here at all.

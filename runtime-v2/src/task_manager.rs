@@ -167,12 +167,22 @@ impl TaskManager {
     pub async fn observe(&self, event: &Envelope) {
         let Some((key, what)) = observed::read(event) else { return };
         let Some(entry) = self.inner.entry(&key) else { return };
-        entry.hear(if what == Observed::Deletion { Heard::Deletion } else { Heard::Something });
-        let Observed::Exit(exit) = what else { return };
-        entry.note_published(exit.clone());
-        let noted = entry.shim.bundle().blocking(move |bundle| bundle.write_exit((&exit).into()));
-        if let Err(error) = noted.await {
-            tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "an exit is not noted");
+        let (note, heard) = match what {
+            Observed::Life => return entry.hear(Heard::Something),
+            Observed::Exit(exit) => {
+                let note = exit.note(false);
+                entry.note_published(exit);
+                (note, Heard::Something)
+            }
+            Observed::Deletion(exit) => (exit.note(true), Heard::Deletion),
+        };
+        let noted = entry.shim.bundle().blocking(move |bundle| bundle.write_end(note)).await;
+        // Told only now: whoever waits for it removes the bundle next.
+        entry.hear(heard);
+        if let Err(error) = noted
+            && error.kind() != Code::NotFound
+        {
+            tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "an end is not noted");
         }
     }
 

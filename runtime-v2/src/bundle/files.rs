@@ -23,11 +23,14 @@ const BINARY_PATH: &str = "shim-binary-path";
 const SANDBOX: &str = "sandbox";
 const LOG: &str = "log";
 const INIT_PID: &str = "init.pid";
-const EXIT: &str = "exit.json";
+const END: &str = "end.json";
 
-/// An exit that was published, as this manager alone writes and reads it.
+/// What was published about a task's end, as this manager alone writes and reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ExitNote {
+pub(crate) struct EndNote {
+    /// Whether the deletion is out too, and not only the exit.
+    #[serde(default)]
+    pub(crate) deleted: bool,
     pub(crate) pid: u32,
     pub(crate) status: u32,
     pub(crate) seconds: i64,
@@ -124,20 +127,20 @@ impl Bundle {
         std::str::from_utf8(&bytes).ok()?.trim().parse().ok().filter(|pid| *pid > 0)
     }
 
-    /// Notes that init's exit was published. Should the shim die later, perhaps under another
-    /// manager, the exit is not made up a second time.
+    /// Notes what was published about the end. Should the shim die later, perhaps under another
+    /// manager, it is not made up a second time.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn write_exit(&self, exit: ExitNote) -> Result<()> {
-        let text = serde_json::to_vec(&exit)
-            .map_err(|error| Error::caused(Code::Internal, "encode an exit", error))?;
-        write_atomic(&self.path().join(EXIT), &text, 0o600)
+    pub(crate) fn write_end(&self, end: EndNote) -> Result<()> {
+        let text = serde_json::to_vec(&end)
+            .map_err(|error| Error::caused(Code::Internal, "encode an end", error))?;
+        write_atomic(&self.path().join(END), &text, 0o600)
     }
 
-    /// Init's exit, if it was published.
-    pub(crate) fn exit(&self) -> Option<ExitNote> {
-        serde_json::from_slice(&read_small(&self.path().join(EXIT)).ok()?).ok()
+    /// What was published about the end.
+    pub(crate) fn end(&self) -> Option<EndNote> {
+        serde_json::from_slice(&read_small(&self.path().join(END)).ok()?).ok()
     }
 
     /// The shim's log fifo, made if it is not there.

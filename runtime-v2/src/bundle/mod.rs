@@ -9,7 +9,7 @@
 //!     shim-binary-path                 what to run for `delete`
 //!     bootstrap.json                   where the shim listens and what it speaks
 //!     sandbox                          whose shim this container shares
-//!     exit.json                        the exit of init, once published; read by nobody else
+//!     end.json                         the end of the task, once published; read by nobody else
 //! ```
 //! Everything is laid out as containerd's own plugin does (core/runtime/v2/bundle.go), so that
 //! either manager can take over from the other. All calls here block and are short, but for
@@ -31,7 +31,7 @@ use crate::{
     id::Key,
 };
 
-pub(crate) use files::{ExitNote, Located};
+pub(crate) use files::{EndNote, Located};
 
 /// A bundle's place; the directory may or may not exist.
 #[derive(Debug, Clone)]

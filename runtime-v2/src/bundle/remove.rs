@@ -5,6 +5,10 @@ use std::{fs, io, path::Path};
 use super::{Bundle, mounts};
 use crate::error::{Error, Result};
 
+/// A shim that is ending may just have made one more file, by a handle of the directory; under its
+/// new name nobody finds it again.
+const REMOVE_TRIES: u32 = 5;
+
 impl Bundle {
     /// Unmounts the root file system, then removes the bundle and its work directory.
     ///
@@ -43,6 +47,12 @@ fn remove_hidden(dir: &Path) -> Result<()> {
     // One that an earlier attempt left half-removed would be in the way of the rename.
     absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)?;
     fs::rename(dir, &hidden).map_err(failed)?;
+    for _ in 1..REMOVE_TRIES {
+        match absent_is_fine(fs::remove_dir_all(&hidden)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            other => return other.map_err(failed),
+        }
+    }
     absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)
 }
 

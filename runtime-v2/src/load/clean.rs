@@ -6,7 +6,12 @@ use runtime_proto::task::{DeleteRequest, DeleteResponse};
 
 use super::examine::{Dead, Lost};
 use crate::{
-    bundle::Bundle, dead_shim, error::Result, id::Key, shim::Shim, shim_manager::Reservation,
+    bundle::{Bundle, EndNote},
+    dead_shim::{self, Out},
+    error::Result,
+    id::Key,
+    shim::Shim,
+    shim_manager::Reservation,
     task_manager::Inner,
 };
 
@@ -16,20 +21,29 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Cleans up behind one bundle; its id is free when that is done.
 pub(super) async fn clean(inner: &Arc<Inner>, reservation: Reservation, lost: Lost) {
     match lost {
-        Lost::Leaked(shim) => reap(&shim).await,
+        Lost::Leaked(shim) => reap(inner, &shim).await,
         Lost::Dead(dead) => bury(inner, &dead).await,
     }
     drop(reservation);
 }
 
 /// Ends a shim that has no task. There is no event: nothing ever ran, or its end was told.
-async fn reap(shim: &Shim) {
+///
+/// It may be in the middle of a create that an earlier manager asked for: then it knows of no task
+/// yet, and is ended with its call of the OCI runtime cut off. What that has made, `delete` removes.
+async fn reap(inner: &Inner, shim: &Shim) {
     tracing::info!(key = %shim.key(), "ending a shim without a task");
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
     // Not found, as a rule; asked all the same, for one that is half made.
-    let _: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
+    let deleted: Result<DeleteResponse> =
+        shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
     shim.shut_down().await;
+    if deleted.is_err()
+        && let Some(path) = shim.binary()
+    {
+        dead_shim::run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
+    }
     dead_shim::remove_bundle(shim.bundle()).await;
 }
 
@@ -42,7 +56,7 @@ async fn bury(inner: &Inner, dead: &Dead) {
     if !*joined {
         inner.shims.bury(bundle, binary.as_deref(), location.as_ref()).await;
     }
-    let read = bundle.blocking(|bundle| Ok((bundle.init_pid(), bundle.exit())));
+    let read = bundle.blocking(|bundle| Ok((bundle.init_pid(), bundle.end())));
     let (pid, published) = read.await.unwrap_or_default();
     let found = match binary {
         Some(path) => {
@@ -56,10 +70,14 @@ async fn bury(inner: &Inner, dead: &Dead) {
         inner.shims.remove_socket(location).await;
     }
     dead_shim::remove_bundle(bundle).await;
-    let exit_is_out = published.is_some();
+    let out = match published {
+        None => Out::Nothing,
+        Some(EndNote { deleted: false, .. }) => Out::Exit,
+        Some(EndNote { deleted: true, .. }) => Out::Both,
+    };
     let exit = published.map_or(found, Into::into);
     if *had_task && exit.pid != 0 {
-        dead_shim::publish(inner, bundle.key(), &exit, exit_is_out).await;
+        dead_shim::publish(inner, bundle.key(), &exit, out).await;
     }
 }
 

@@ -10,14 +10,14 @@ use runtime_proto::{
 use tokio::time::timeout;
 
 use crate::{
-    bundle::{Bundle, ExitNote, Located},
+    bundle::{Bundle, EndNote, Located},
     client::TaskClient,
     error::{Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
     shim_log::ShimLog,
     stores::look,
-    task::{Entry, ProcessId, pids, state},
+    task::{Entry, Heard, ProcessId, pids, state},
     task_manager::Inner,
 };
 
@@ -111,7 +111,7 @@ fn is_our_own(error: &Error) -> bool {
 struct Answered {
     shim: Shim,
     task: Option<u32>,
-    published: Option<ExitNote>,
+    published: Option<EndNote>,
 }
 
 /// What a shim that answers is. The records have a budget of their own: they must not make a
@@ -122,8 +122,11 @@ async fn judge(inner: &Inner, answered: Answered) -> Examined {
         return Examined::Lost(Lost::Leaked(Box::new(shim)));
     }
     let entry = Entry::new(Arc::new(shim), task.unwrap_or(0));
-    if let Some(exit) = published {
-        entry.note_published(exit.into());
+    if let Some(end) = published {
+        entry.note_published(end.into());
+        if end.deleted {
+            entry.hear(Heard::Deletion);
+        }
     }
     Examined::Live(entry)
 }
@@ -160,7 +163,7 @@ async fn connect(
     let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
     let task = find_task(&shim).await?;
     let task = task.map(|pid| if pid == 0 { answer.task_pid } else { pid });
-    let published = shim.bundle().blocking(|bundle| Ok(bundle.exit())).await?;
+    let published = shim.bundle().blocking(|bundle| Ok(bundle.end())).await?;
     Ok(Answered { shim, task, published })
 }
 

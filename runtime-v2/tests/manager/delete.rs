@@ -50,6 +50,7 @@ async fn a_shim_that_dies_while_deleting_is_cleaned_up_behind() {
         assert_eq!((exit.pid, exit.status), (task.pid(), 137));
         host.assert_clean().await;
         assert_eq!(host.record.exits("c1").len(), 1);
+        assert_eq!(host.record.deletes("c1").len(), 1, "{how}");
         assert_eq!(host.count("delete c1"), 1);
     }
 }
