@@ -157,7 +157,23 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not end or does not come up.
     pub async fn restart(&mut self, signal: Signal) -> Result {
-        self.signal(signal).await?;
+        self.end(signal).await?;
+        self.start_again().await
+    }
+
+    /// Ends the daemon, to be started again.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn end(&mut self, signal: Signal) -> Result {
+        self.signal(signal).await
+    }
+
+    /// Starts the daemon again after its end.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_again(&mut self) -> Result {
         self.child = spawn(self.fixture, &self.bin, &self.dir)?;
         self.ready().await
     }

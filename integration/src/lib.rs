@@ -10,7 +10,8 @@
 //! 4. [`task`], [`event`], [`fakectrd`], [`fakerunc`]: the wire. A ttrpc client for both task services, a sink for
 //!    events that stands in for containerd, and an OCI runtime that can be made to misbehave.
 //! 5. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 6. [`hybrid`], [`image`], [`terminal`], [`containerd`]: a private daemon of any series at hand.
+//! 6. [`hybrid`], [`image`], [`terminal`], [`containerd`]: a private daemon of any series at hand. [`daemon`]: the
+//!    task manager as a daemon in front of one.
 //! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
 //!    the machine is as it was.
 //! 8. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim.
@@ -20,6 +21,7 @@ pub mod conformance;
 pub mod cgroup;
 pub mod container;
 pub mod containerd;
+pub mod daemon;
 pub mod deadline;
 pub mod event;
 pub mod failure;
