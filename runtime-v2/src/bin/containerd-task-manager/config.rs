@@ -328,4 +328,15 @@ mod tests {
         let error = settings(&format!("state = '{}'", dir.path().display())).unwrap_err();
         assert!(error.to_string().contains("belongs to a containerd"), "{error}");
     }
+
+    #[test]
+    fn the_example_names_settings_that_there_are() {
+        let example = include_str!("../../../dist/config.toml");
+        let is_setting = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+        let all: Vec<&str> =
+            example.lines().filter(is_setting).filter_map(|line| line.get(1..)).collect();
+        let given: Given = toml::from_str(&all.join("\n")).unwrap();
+        assert_eq!(all.len(), 13, "one line for each setting");
+        given.resolve().unwrap().check().unwrap();
+    }
 }

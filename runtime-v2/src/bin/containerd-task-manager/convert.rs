@@ -1,7 +1,7 @@
 //! The one place where the two protobuf worlds meet: what the library and the shims speak
 //! (rust-protobuf), and what gRPC speaks here (prost). Nothing else names both.
 
-use runtime_proto::{any, events, options, protobuf::Message, types};
+use runtime_proto::{any, events, options, protobuf::Message, task::Status, types};
 use runtime_v2::{Exit, ProcessInfo, ProcessState};
 
 use crate::api;
@@ -54,17 +54,31 @@ pub(crate) fn delete_out(id: String, exit: &Exit) -> api::tasks::DeleteResponse 
     api::tasks::DeleteResponse { id, pid: exit.pid, exit_status: exit.status, exited_at }
 }
 
-/// What a shim says about a process.
-pub(crate) fn process_out(id: String, state: ProcessState) -> api::Process {
-    use runtime_proto::task::Status;
-    let status = match state.status {
+fn status_out(status: Status) -> api::Status {
+    match status {
         Status::UNKNOWN => api::Status::Unknown,
         Status::CREATED => api::Status::Created,
         Status::RUNNING => api::Status::Running,
         Status::STOPPED => api::Status::Stopped,
         Status::PAUSED => api::Status::Paused,
         Status::PAUSING => api::Status::Pausing,
-    };
+    }
+}
+
+/// The name of a status, for people.
+pub(crate) fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::UNKNOWN => "unknown",
+        Status::CREATED => "created",
+        Status::RUNNING => "running",
+        Status::STOPPED => "stopped",
+        Status::PAUSED => "paused",
+        Status::PAUSING => "pausing",
+    }
+}
+
+/// What a shim says about a process.
+pub(crate) fn process_out(id: String, state: ProcessState) -> api::Process {
     let (exit_status, exited_at) = match &state.exit {
         Some(exit) => (exit.status, exit.at.as_ref().map(time_out)),
         None => (0, None),
@@ -72,7 +86,7 @@ pub(crate) fn process_out(id: String, state: ProcessState) -> api::Process {
     api::Process {
         id,
         pid: state.pid,
-        status: status.into(),
+        status: status_out(state.status).into(),
         stdin: state.stdio.stdin,
         stdout: state.stdio.stdout,
         stderr: state.stdio.stderr,

@@ -9,6 +9,7 @@
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
 //! * `tasks`: the task service. `proxy`: everything else. `server`: connections, to either.
 //! * `serve`: all of it together.
+//! * `ls`: the shims of any state directory. `procfs`, `places`, `output` are what it is made of.
 
 mod api;
 mod config;
@@ -19,8 +20,12 @@ mod grpc;
 mod listen;
 mod lock;
 mod logging;
+mod ls;
 mod metrics;
 mod notify;
+mod output;
+mod places;
+mod procfs;
 mod proxy;
 mod serve;
 mod server;
@@ -56,11 +61,14 @@ enum Command {
         #[command(flatten)]
         given: Given,
     },
+    /// List shims: whose they are, where they are, what they cost
+    Ls(ls::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve { config, given } => serve(given, config),
+        Command::Ls(options) => look(ls::run(options)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -89,4 +97,9 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let claims = serve::Claims::take(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(serve::serve(&settings, claims))?)
+}
+
+/// Runs a command that only looks, on one thread.
+fn look(work: impl Future<Output = Result<(), Box<dyn Error>>>) -> Result<(), Box<dyn Error>> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
