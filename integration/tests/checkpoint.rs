@@ -8,12 +8,13 @@ use integration::container::{Container, with_runtime};
 use integration::failure::{Failure, Result};
 use integration::fakerunc::{FakeRunc, Rule};
 use integration::fixture::Fixture;
-use integration::scenario::scenario;
-use integration::shim::Launch;
+use integration::scenario::{scenario, skip};
+use integration::shim::{Launch, Shim};
 use integration::spec::Spec;
 use integration::stdio::Stdio;
-use integration::task::{Status, create_request};
-use integration::{deadline, ensure, ensure_eq};
+use integration::task::{Answer, Status, TaskClient, create_request};
+use integration::{deadline, ensure, ensure_eq, paths};
+use ttrpc::Code;
 
 const SLEEP: [&str; 2] = ["sleep", "1000"];
 
@@ -110,6 +111,332 @@ fn restored_container_has_its_pid_from_start_on() -> Result {
         let call = calls.first().ok_or_else(|| Failure::new("no call"))?;
         ensure_eq!(call.value("--image-path"), Some(image.display().to_string().as_str()), "image");
         ensure!(call.has("--detach"), "{call:?}");
+        shim.retire(id).await?;
+        shim.gone().await?;
+        ensure_eq!(sink.words(id)?, ["create", "start", "exit", "delete"], "events");
+        Ok(())
+    })
+}
+
+async fn status(tasks: &TaskClient, id: &str) -> Result<Status> {
+    Ok(tasks.status(id, "").await?.enum_value_or_default())
+}
+
+fn code<T>(answer: Answer<T>) -> Option<Code> {
+    answer.err().and_then(|error| error.code())
+}
+
+/// Options with the path of a parent checkpoint, which the published message does not have: field 10.
+fn with_parent(parent: &str) -> Result<Option<Any>> {
+    let mut any = options(|options| options.exit = true)?.unwrap_or_default();
+    any.value.extend([0x52, u8::try_from(parent.len())?]);
+    any.value.extend(parent.bytes());
+    Ok(Some(any))
+}
+
+#[test]
+fn every_option_has_its_argument() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let container = running(fixture, &fake).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        fake.obey(&[Rule::on("checkpoint").succeeds()])?;
+        let kept = container.bundle.dir.join("work/criu-work").display().to_string();
+        let (none, leave) = (options(|_| {})?, "--leave-running");
+        let parents = paths::is_go_shim();
+        let cases: Vec<(&str, Option<Any>, Vec<&str>)> = vec![
+            ("nothing", None, vec![leave]),
+            ("an empty message", none, vec![leave]),
+            ("no type", Some(Any::new()), vec![leave]),
+            ("exit", options(|options| options.exit = true)?, vec![]),
+            ("tcp", options(|options| options.open_tcp = true)?, vec!["--tcp-established", leave]),
+            (
+                "sockets",
+                options(|options| options.external_unix_sockets = true)?,
+                vec!["--ext-unix-sk", leave],
+            ),
+            ("terminal", options(|options| options.terminal = true)?, vec!["--shell-job", leave]),
+            ("locks", options(|options| options.file_locks = true)?, vec!["--file-locks", leave]),
+            (
+                "namespaces",
+                options(|options| {
+                    options.empty_namespaces = vec!["network".to_owned(), "ipc".to_owned()];
+                })?,
+                vec!["--empty-ns", "network", "--empty-ns", "ipc", leave],
+            ),
+            // Which the shims of containerd do not hand on either.
+            ("cgroups", options(|options| options.cgroups_mode = "soft".to_owned())?, vec![leave]),
+            ("parent", with_parent("../before")?, vec!["--parent-path", "../before"]),
+        ];
+        let cases = cases.into_iter().filter(|(what, ..)| !parents || *what != "parent");
+        for (number, (what, with, arguments)) in cases.enumerate() {
+            tasks.checkpoint(id, "/image", with).await?;
+            let calls = fake.calls_of("checkpoint")?;
+            ensure_eq!(calls.len(), number + 1, "calls");
+            let call = calls.last().ok_or_else(|| Failure::new("no call"))?;
+            let mut right = vec!["checkpoint", "--image-path", "/image", "--work-path", &kept];
+            right.extend(arguments);
+            right.push(id);
+            ensure_eq!(call.line(), right, "{what}");
+            ensure!(
+                !container.bundle.dir.join("work/criu-work").exists(),
+                "criu's directory stays"
+            );
+        }
+        container.retire().await
+    })
+}
+
+#[test]
+fn paths_of_the_options_are_used_where_the_request_has_none() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let container = running(fixture, &fake).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        fake.obey(&[Rule::on("checkpoint").succeeds()])?;
+        let work = fixture.file("work").display().to_string();
+        std::fs::create_dir_all(&work)?;
+        let both = |image: &str| {
+            options(|options| {
+                options.work_path.clone_from(&work);
+                image.clone_into(&mut options.image_path);
+            })
+        };
+        tasks.checkpoint(id, "", both("/of/options")?).await?;
+        tasks.checkpoint(id, "/of/request", both("/of/options")?).await?;
+        let calls = fake.calls_of("checkpoint")?;
+        let images: Vec<_> = calls.iter().map(|call| call.value("--image-path")).collect();
+        if !paths::is_go_shim() {
+            ensure_eq!(images, [Some("/of/options"), Some("/of/request")], "images");
+        }
+        for call in &calls {
+            ensure_eq!(call.value("--work-path"), Some(work.as_str()), "work");
+        }
+        ensure!(std::path::Path::new(&work).exists(), "the client's directory was removed");
+        container.retire().await
+    })
+}
+
+#[test]
+fn container_that_a_checkpoint_ended_stops_and_can_be_deleted() -> Result {
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        for (name, runtime) in integration::hybrid::both_runtimes()? {
+            let _ = std::fs::remove_file(fixture.bin().join("fakerunc"));
+            let mut fake = FakeRunc::install_for(fixture, &runtime)?;
+            let none = Stdio::null();
+            let container =
+                Container::run_with(fixture, name, &Spec::new(&SLEEP), &none, Some(&fake.path))
+                    .await?;
+            let (id, tasks) = (container.id(), &container.shim.tasks);
+            // The real one removes what it has written down.
+            fake.obey(&[Rule::on("checkpoint").succeeds().besides(&["delete", "--force", id])])?;
+            tasks.checkpoint(id, "/image", options(|options| options.exit = true)?).await?;
+            ensure_eq!(tasks.wait(id, "").await?.exit_status, 137, "exit status, {name}");
+            ensure_eq!(status(tasks, id).await?, Status::STOPPED, "status, {name}");
+            ensure!(tasks.checkpoint(id, "/image", None).await.is_err(), "a second one, {name}");
+            ensure_eq!(tasks.delete(id, "").await?.exit_status, 137, "deleted, {name}");
+            container.shim.shutdown(id).await?;
+            container.shim.gone().await?;
+            let right = ["create", "start", "exit", "delete"];
+            ensure_eq!(sink.words(id)?, right, "events, {name}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn options_of_another_type_are_refused_without_a_call() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims have another code for it");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let fake = FakeRunc::install(fixture)?;
+        let container = running(fixture, &fake).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        for (kind, bytes) in [
+            ("containerd.runc.v1.Options", &b""[..]),
+            ("google.protobuf.Empty", &b""[..]),
+            ("containerd.runc.v1.CheckpointOptions", &b"\xff\xff\xff"[..]),
+        ] {
+            let mut any = Any::new();
+            kind.clone_into(&mut any.type_url);
+            any.value = bytes.to_vec();
+            let refused = code(tasks.checkpoint(id, "/image", Some(any)).await);
+            ensure_eq!(refused, Some(Code::INVALID_ARGUMENT), "{kind}");
+        }
+        ensure!(fake.calls_of("checkpoint")?.is_empty(), "the runtime was called");
+        ensure_eq!(status(tasks, id).await?, Status::RUNNING, "status");
+        container.retire().await
+    })
+}
+
+#[test]
+fn only_what_has_begun_can_be_checkpointed() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        fake.obey(&[Rule::on("checkpoint").succeeds()])?;
+        let (spec, none) = (Spec::new(&SLEEP), Stdio::null());
+        let container = Container::create(fixture, "a", &spec, &none, Some(&fake.path)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        ensure!(tasks.checkpoint(id, "/image", None).await.is_err(), "a created one");
+        tasks.start(id, "").await?;
+        tasks.pause(id).await?;
+        // Frozen is how clients like it best.
+        tasks.checkpoint(id, "/image", None).await?;
+        ensure_eq!(status(tasks, id).await?, Status::PAUSED, "status");
+        tasks.resume(id).await?;
+        tasks.checkpoint(id, "/image", None).await?;
+        tasks.kill(id, "", 9).await?;
+        tasks.wait(id, "").await?;
+        ensure!(tasks.checkpoint(id, "/image", None).await.is_err(), "an ended one");
+        ensure_eq!(fake.calls_of("checkpoint")?.len(), 2, "calls");
+        ensure_eq!(
+            code(tasks.checkpoint("nobody", "/image", None).await),
+            Some(Code::NOT_FOUND),
+            "nobody"
+        );
+        container.retire().await
+    })
+}
+
+#[test]
+fn log_of_a_dump_that_failed_is_kept_from_the_shims_own_directory() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let container = running(fixture, &fake).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let work = container.bundle.dir.join("work/criu-work");
+        let log = (work.join("dump.log"), "criu's own words\n".to_owned());
+        let failing = Rule::on("checkpoint").fails("criu failed: type NOTIFY errno 0");
+        fake.obey(&[Rule { files: vec![log], ..failing }])?;
+        let error = tasks.checkpoint(id, "/image", None).await.err();
+        let error = error.ok_or_else(|| Failure::new("dumped"))?.to_string();
+        let kept = container.bundle.dir.join("criu-dump.log");
+        ensure!(error.contains("errno 0"), "{error}");
+        ensure!(error.contains(&kept.display().to_string()), "{error}");
+        ensure_eq!(std::fs::read_to_string(kept)?, "criu's own words\n", "log");
+        ensure!(!work.exists(), "criu's directory stays");
+        // It can be tried again.
+        fake.obey(&[Rule::on("checkpoint").succeeds()])?;
+        tasks.checkpoint(id, "/image", None).await?;
+        container.retire().await
+    })
+}
+
+/// A shim with a container that is to be restored, by a Create with these options besides.
+async fn restored(
+    fixture: &Fixture,
+    fake: &FakeRunc,
+    change: impl FnOnce(&mut containerd_shim_protos::shim::oci::Options),
+) -> Result<(integration::bundle::Bundle, Shim)> {
+    let bundle = fixture.bundle("a", &Spec::new(&SLEEP))?;
+    let shim = Launch::new(fixture, &bundle).start().await?;
+    let mut request = create_request(&bundle, &Stdio::null());
+    request.checkpoint = fixture.file("image").display().to_string();
+    let mut options = containerd_shim_protos::shim::oci::Options::new();
+    options.binary_name = fake.path.display().to_string();
+    change(&mut options);
+    request.options = Some(integration::shim::runc_options(&options)?).into();
+    let created: CreateTaskResponse = shim.tasks.call("Create", &request, deadline::HANG).await?;
+    ensure_eq!(created.pid, 0, "pid of create");
+    Ok((bundle, shim))
+}
+
+#[test]
+fn container_to_be_restored_costs_nothing_until_it_is_and_can_be_deleted() -> Result {
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let fake = FakeRunc::install(fixture)?;
+        let (bundle, shim) = restored(fixture, &fake, |_| {}).await?;
+        let (id, tasks) = (bundle.id.as_str(), &shim.tasks);
+        ensure!(fake.calls()?.is_empty(), "{:?}", fake.calls()?);
+        ensure_eq!(tasks.connect_task(id).await?.task_pid, 0, "pid");
+        ensure_eq!(code(tasks.stats(id).await), Some(Code::NOT_FOUND), "metrics");
+        ensure!(tasks.pause(id).await.is_err(), "paused");
+        tasks.delete(id, "").await?;
+        ensure_eq!(code(tasks.state(id, "").await), Some(Code::NOT_FOUND), "after delete");
+        shim.shutdown(id).await?;
+        shim.gone().await?;
+        ensure_eq!(sink.words(id)?, ["create", "delete"], "events");
+        ensure!(fake.calls_of("restore")?.is_empty(), "restored");
+        Ok(())
+    })
+}
+
+#[test]
+fn arguments_of_a_restore_are_those_of_the_options_of_create() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        fake.obey(&[Rule { restores: true, ..Rule::on("restore") }])?;
+        let work = fixture.file("criu").display().to_string();
+        let (bundle, shim) = restored(fixture, &fake, |options| {
+            options.no_pivot_root = true;
+            options.no_new_keyring = true;
+            options.criu_work_path.clone_from(&work);
+        })
+        .await?;
+        let pid = shim.tasks.start(&bundle.id, "").await?;
+        let calls = fake.calls_of("restore")?;
+        let call = calls.first().ok_or_else(|| Failure::new("no call"))?;
+        let (image, path) = (fixture.file("image").display().to_string(), bundle.path());
+        let pid_file = format!("{path}/init.pid");
+        let right = [
+            "restore",
+            "--image-path",
+            &image,
+            "--work-path",
+            &work,
+            "--detach",
+            "--pid-file",
+            &pid_file,
+            "--no-pivot",
+            "-no-subreaper",
+            "--bundle",
+            &path,
+            &bundle.id,
+        ];
+        ensure_eq!(call.line(), right, "arguments");
+        // From here on it is as any other: it has metrics, execs, and an end.
+        ensure!(shim.tasks.stats(&bundle.id).await.is_ok(), "no metrics");
+        let process = integration::spec::process(&["true"]);
+        shim.tasks.exec(&bundle.id, "e", &process, &Stdio::null()).await?;
+        shim.tasks.start(&bundle.id, "e").await?;
+        ensure_eq!(shim.tasks.wait(&bundle.id, "e").await?.exit_status, 0, "an exec");
+        shim.tasks.kill(&bundle.id, "", 9).await?;
+        ensure_eq!(shim.tasks.wait(&bundle.id, "").await?.exit_status, 137, "exit status");
+        ensure_eq!(shim.tasks.delete(&bundle.id, "").await?.pid, pid, "pid");
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn restore_that_fails_names_its_log_and_leaves_what_can_be_tried_again_or_deleted() -> Result {
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let (bundle, shim) = restored(fixture, &fake, |_| {}).await?;
+        let (id, tasks) = (bundle.id.as_str(), &shim.tasks);
+        let log = (bundle.dir.join("work/restore.log"), "no such image\n".to_owned());
+        let failing = Rule::on("restore").fails("criu failed: type RESTORE errno 2");
+        fake.obey(&[Rule { files: vec![log], ..failing }])?;
+        let error = tasks.start(id, "").await.err();
+        let error = error.ok_or_else(|| Failure::new("restored"))?.to_string();
+        ensure!(error.contains("errno 2"), "{error}");
+        if !paths::is_go_shim() {
+            let kept = error.rsplit(' ').next().unwrap_or_default();
+            ensure_eq!(std::fs::read_to_string(kept)?, "no such image\n", "log {kept}");
+        }
+        fake.obey(&[Rule { restores: true, ..Rule::on("restore") }])?;
+        let pid = tasks.start(id, "").await?;
+        ensure!(integration::shim::is_alive(pid), "pid {pid}");
         shim.retire(id).await?;
         shim.gone().await?;
         ensure_eq!(sink.words(id)?, ["create", "start", "exit", "delete"], "events");
