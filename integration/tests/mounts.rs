@@ -1,18 +1,23 @@
 //! Root filesystems out of mounts.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use containerd_shim_protos::api::{CreateTaskResponse, Mount};
 use integration::bundle::Bundle;
 use integration::failure::{Failure, Result};
+use integration::fakerunc::{FakeRunc, Gate, Rule};
 use integration::fixture::Fixture;
 use integration::leak::{Kind, Snapshot};
-use integration::scenario::scenario;
+use integration::scenario::{scenario, skip};
 use integration::shim::{Launch, Shim};
 use integration::spec::Spec;
 use integration::stdio::{Stdio, collect};
 use integration::task::{Answer, create_request};
-use integration::{deadline, ensure, ensure_eq};
+use integration::{deadline, ensure, ensure_eq, paths};
+use ttrpc::Code;
 
 fn mount(kind: &str, source: &str, options: &[String]) -> Mount {
     let mut mount = Mount::new();
@@ -135,6 +140,359 @@ fn failing_mount_takes_back_those_before_it() -> Result {
         // The same id can be created again.
         shim.tasks.create(&bundle, &Stdio::null()).await?;
         shim.retire(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+fn words(options: &[&str]) -> Vec<String> {
+    options.iter().map(|&option| option.to_owned()).collect()
+}
+
+/// Mounts on and below a directory: each with its point's path below it, and its options.
+fn mounted(dir: &Path) -> Result<Vec<(String, Vec<String>)>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let below = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        let (point, options) = (Path::new(fields.next()?), fields.next()?);
+        let path = point.strip_prefix(dir).ok()?.display().to_string();
+        Some((path, options.split(',').map(str::to_owned).collect()))
+    };
+    Ok(table.lines().filter_map(below).collect())
+}
+
+/// A process of the host that has its working directory somewhere, until it falls.
+struct Sitter(std::process::Child);
+
+impl Sitter {
+    fn sit(dir: &Path) -> Result<Self> {
+        Ok(Self(Command::new("sleep").arg("1000").current_dir(dir).spawn()?))
+    }
+}
+
+impl Drop for Sitter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn options_of_a_bind_are_set_on_the_mount_and_not_on_its_source() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let root = fixture.rootfs()?;
+        let source = root.display().to_string();
+        let mut fake = FakeRunc::install(fixture)?;
+        for (name, options) in [
+            ("ro", &["ro", "nosuid", "nodev", "noatime"][..]),
+            ("rw", &["rw", "nosuid", "nodev", "noexec"][..]),
+        ] {
+            let bundle = fixture.bundle(name, &Spec::new(&["true"]))?;
+            let shim = Launch::new(fixture, &bundle).start().await?;
+            let mut all = words(&["rbind"]);
+            all.extend(words(options));
+            // Looked at while the runtime is called: nothing can be run from one of them.
+            let gate = Gate::new(fixture, name);
+            let rule = Rule::on("create").fails("enough seen");
+            fake.obey(&[Rule { gate: Some(gate.path.clone()), ..rule }])?;
+            let mut request = create_request(&bundle, &Stdio::null());
+            request.rootfs = vec![mount("bind", &source, &all)];
+            request.options = Some(integration::container::with_runtime(&fake.path)?).into();
+            let creation =
+                shim.tasks.call::<CreateTaskResponse>("Create", &request, deadline::HANG);
+            let look = async {
+                gate.reached().await?;
+                let there = mounted(&bundle.dir.join("rootfs"));
+                fs::write(root.join("etc/written"), "")?;
+                gate.open()?;
+                there
+            };
+            let (created, there) = tokio::join!(creation, look);
+            ensure!(created.is_err(), "created");
+            let there = there?;
+            let (point, set) = there.first().ok_or_else(|| Failure::new("nothing is mounted"))?;
+            ensure!(point.is_empty() && there.len() == 1, "{there:?}");
+            for option in options {
+                ensure!(set.contains(&(*option).to_owned()), "no {option} in {set:?}");
+            }
+            ensure!(mounted(&bundle.dir)?.is_empty(), "mounts stay");
+            shim.shutdown(&bundle.id).await?;
+            shim.gone().await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn many_mounts_are_made_in_order_and_all_go_with_delete() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shim of 1.6 knows no targets");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let root = fixture.rootfs()?.display().to_string();
+        let at = |target: &str, kind: &str, options: &[&str]| {
+            let mut one = mount(kind, if kind == "bind" { &root } else { kind }, &words(options));
+            target.clone_into(&mut one.target);
+            one
+        };
+        let mounts = vec![
+            at("", "bind", &["rbind", "rw"]),
+            at("/var", "tmpfs", &["size=1m", "mode=755"]),
+            // On what the one before it has covered.
+            at("var", "tmpfs", &["size=2m", "nosuid"]),
+            at("/var/../etc", "bind", &["bind", "ro"]),
+        ];
+        let bundle = fixture.bundle("a", &Spec::shell("touch /var/x && ! touch /etc/x"))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        create(&shim, &bundle, &Stdio::null(), mounts).await?;
+        let rootfs = bundle.dir.join("rootfs");
+        let points: Vec<String> = mounted(&rootfs)?.into_iter().map(|(point, _)| point).collect();
+        ensure_eq!(points, ["", "var", "var", "etc"], "mounts");
+        shim.tasks.start(&bundle.id, "").await?;
+        ensure_eq!(shim.tasks.wait(&bundle.id, "").await?.exit_status, 0, "exit status");
+        // What somebody else has mounted there goes, too.
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(rootfs.join("root"))
+            .status()?;
+        ensure!(status.success(), "mount: {status}");
+        shim.tasks.delete(&bundle.id, "").await?;
+        ensure!(mounted(&bundle.dir)?.is_empty(), "{:?}", mounted(&bundle.dir)?);
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn each_of_many_mounts_may_fail_and_nothing_stays() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shim of 1.6 knows no targets");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let root = fixture.rootfs()?.display().to_string();
+        let mut second = mount("tmpfs", "tmpfs", &words(&["size=1m"]));
+        second.target = "/var".to_owned();
+        let mut third = mount("bind", &root, &words(&["rbind"]));
+        third.target = "/tmp".to_owned();
+        let good = [mount("bind", &root, &words(&["rbind", "rw"])), second, third];
+        let mut lost = mount("tmpfs", "tmpfs", &[]);
+        lost.target = "/no/such/place".to_owned();
+        let bad = [
+            ("a missing source", mount("bind", "/nonexistent", &words(&["rbind"]))),
+            ("an unknown filesystem", mount("nofs", "nofs", &[])),
+            ("an unknown option", mount("tmpfs", "tmpfs", &words(&["no-such-option=1"]))),
+            ("a missing target", lost),
+            (
+                "no mapping",
+                mount("bind", &root, &words(&["rbind", "uidmap=0:1:x", "gidmap=0:1:1"])),
+            ),
+        ];
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        for (what, wrong) in &bad {
+            for position in 0..=good.len() {
+                // A target is looked for in what is mounted already.
+                let mut mounts: Vec<Mount> = good.iter().take(position).cloned().collect();
+                mounts.push(wrong.clone());
+                let answer = create(&shim, &bundle, &Stdio::null(), mounts).await;
+                let failed = answer.is_err();
+                ensure!(failed, "created with {what} at {position}");
+                let left = mounted(&bundle.dir)?;
+                ensure!(left.is_empty(), "after {what} at {position}: {left:?}");
+            }
+        }
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await?;
+        ensure!(sink.words(&bundle.id)?.is_empty(), "events of what never was");
+        Ok(())
+    })
+}
+
+#[test]
+fn ids_of_a_bind_are_mapped() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims before 2.0 do not know mappings");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let root = fixture.rootfs()?;
+        // Owned by somebody inside the mapping, and by somebody outside.
+        for (name, owner) in [("mine", 7), ("strange", 70_000)] {
+            fs::write(root.join("etc").join(name), "")?;
+            std::os::unix::fs::chown(root.join("etc").join(name), Some(owner), Some(owner))?;
+        }
+        let options = words(&["rbind", "rw", "uidmap=0:100000:65536", "gidmap=0:200000:65536"]);
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        let mounts = vec![mount("bind", &root.display().to_string(), &options)];
+        if let Err(error) = create(&shim, &bundle, &Stdio::null(), mounts).await {
+            ensure!(mounted(&bundle.dir)?.is_empty(), "mounts stay");
+            shim.shutdown(&bundle.id).await?;
+            shim.gone().await?;
+            return skip(&format!("no mappings on this filesystem: {error}"));
+        }
+        let seen = |name: &str| -> Result<(u32, u32)> {
+            let data = fs::metadata(bundle.dir.join("rootfs/etc").join(name))?;
+            Ok((data.uid(), data.gid()))
+        };
+        ensure_eq!(seen("passwd")?, (100_000, 200_000), "owner of root's");
+        ensure_eq!(seen("mine")?, (100_007, 200_007), "owner of another's");
+        ensure_eq!(seen("strange")?, (65_534, 65_534), "owner of a stranger's");
+        let source = fs::metadata(root.join("etc/passwd"))?;
+        ensure_eq!((source.uid(), source.gid()), (0, 0), "owner at the source");
+        shim.tasks.start(&bundle.id, "").await?;
+        ensure_eq!(shim.tasks.wait(&bundle.id, "").await?.exit_status, 0, "exit status");
+        shim.retire(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn delete_of_a_busy_root_filesystem_fails_removes_nothing_and_can_be_repeated() -> Result {
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        for (name, runtime) in integration::hybrid::both_runtimes()? {
+            let sentinel = fixture.rootfs()?.join("root").join(format!("sentinel-{name}"));
+            fs::write(&sentinel, "precious")?;
+            let (spec, none) = (Spec::new(&["true"]), Stdio::null());
+            let container = integration::container::Container::run_with(
+                fixture,
+                name,
+                &spec,
+                &none,
+                Some(&runtime),
+            )
+            .await?;
+            let (id, tasks) = (container.id(), &container.shim.tasks);
+            tasks.wait(id, "").await?;
+            let rootfs = container.bundle.dir.join("rootfs");
+            let sitter = Sitter::sit(&rootfs.join("root"))?;
+            for round in 0..2 {
+                let error = tasks.delete(id, "").await.err();
+                let error =
+                    error.ok_or_else(|| Failure::new(format!("deleted in round {round}")))?;
+                ensure!(error.to_string().contains("rootfs"), "{error}");
+                ensure_eq!(mounted(&rootfs)?.len(), 1, "mounts, {name}");
+                ensure_eq!(fs::read_to_string(&sentinel)?, "precious", "sentinel, {name}");
+                let status = tasks.status(id, "").await?.enum_value_or_default();
+                ensure_eq!(status, integration::task::Status::STOPPED, "status, {name}");
+            }
+            // The shim of a container that is not deleted stays.
+            container.shim.shutdown(id).await?;
+            tasks.connect_task(id).await?;
+            drop(sitter);
+            tasks.delete(id, "").await?;
+            ensure!(mounted(&container.bundle.dir)?.is_empty(), "mounts stay, {name}");
+            ensure_eq!(fs::read_to_string(&sentinel)?, "precious", "sentinel, {name}");
+            container.shim.shutdown(id).await?;
+            container.shim.gone().await?;
+            let right = ["create", "start", "exit", "delete"];
+            ensure_eq!(sink.words(id)?, right, "events, {name}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn root_filesystem_that_is_busy_for_a_moment_is_waited_for() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        shim.tasks.create(&bundle, &Stdio::null()).await?;
+        shim.tasks.start(&bundle.id, "").await?;
+        shim.tasks.wait(&bundle.id, "").await?;
+        let sitter = Sitter::sit(&bundle.dir.join("rootfs"))?;
+        let leaving = tokio::spawn(async move {
+            // As long as a scanner of files takes for one of them.
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            drop(sitter);
+        });
+        shim.tasks.delete(&bundle.id, "").await?;
+        leaving.await?;
+        ensure!(mounted(&bundle.dir)?.is_empty(), "mounts stay");
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn links_in_the_root_filesystem_lead_no_mount_out_of_it() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shim of 1.6 knows no targets");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let root = fixture.rootfs()?;
+        let outside = fixture.file("outside");
+        fs::create_dir_all(&outside)?;
+        // To the host's directory by its name, upwards, and to one inside by either way.
+        symlink(&outside, root.join("absolute"))?;
+        symlink(format!("../../../../../../../..{}", outside.display()), root.join("upwards"))?;
+        symlink("/var", root.join("inside"))?;
+        symlink("../../../../etc", root.join("tmp/inside-too"))?;
+        symlink("loop", root.join("loop"))?;
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        let with = |target: &str| {
+            let mut one = mount("tmpfs", "tmpfs", &[]);
+            target.clone_into(&mut one.target);
+            let first = mount("bind", &root.display().to_string(), &words(&["rbind", "rw"]));
+            vec![first, one]
+        };
+        for target in ["absolute", "/upwards", "upwards/..//upwards", "loop", "loop/x"] {
+            let answer = create(&shim, &bundle, &Stdio::null(), with(target)).await;
+            ensure!(answer.is_err(), "mounted on {target}");
+            ensure!(mounted(&outside)?.is_empty(), "{target} leads out");
+            ensure!(mounted(&bundle.dir)?.is_empty(), "mounts stay after {target}");
+        }
+        // `..` ends at the root.
+        let dots = format!("../../..{}", outside.display());
+        ensure!(create(&shim, &bundle, &Stdio::null(), with(&dots)).await.is_err(), "{dots}");
+        for (target, point) in [("inside", "var"), ("tmp/inside-too", "etc"), ("../../var", "var")]
+        {
+            create(&shim, &bundle, &Stdio::null(), with(target)).await?;
+            let points = mounted(&bundle.dir.join("rootfs"))?;
+            ensure!(
+                points.iter().any(|(one, _)| one == point),
+                "{target} is not {point}: {points:?}"
+            );
+            shim.tasks.delete(&bundle.id, "").await?;
+        }
+        shim.shutdown(&bundle.id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
+fn link_in_place_of_the_root_filesystem_is_not_followed_by_delete() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let shim = Launch::new(fixture, &bundle).start().await?;
+        shim.tasks.create(&bundle, &Stdio::null()).await?;
+        shim.tasks.start(&bundle.id, "").await?;
+        shim.tasks.wait(&bundle.id, "").await?;
+        let (rootfs, aside) = (bundle.dir.join("rootfs"), fixture.file("aside"));
+        fs::create_dir(&aside)?;
+        let run = |program: &str, arguments: &[&Path]| -> Result {
+            let status = Command::new(program).args(arguments).status()?;
+            ensure!(status.success(), "{program}: {status}");
+            Ok(())
+        };
+        run("umount", &[&rootfs])?;
+        run("mount", &[Path::new("-t"), Path::new("tmpfs"), Path::new("none"), &aside])?;
+        fs::remove_dir(&rootfs)?;
+        symlink(&aside, &rootfs)?;
+        let deleted = shim.tasks.delete(&bundle.id, "").await;
+        let kept = mounted(&aside)?.len();
+        run("umount", &[&aside])?;
+        ensure_eq!(kept, 1, "somebody else's mount, after {deleted:?}");
+        let code = shim.tasks.state(&bundle.id, "").await.err().and_then(|error| error.code());
+        ensure_eq!(code, Some(Code::NOT_FOUND), "after delete");
+        shim.shutdown(&bundle.id).await?;
         shim.gone().await
     })
 }
