@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use containerd_shim_protos::api::Mount;
 
 use crate::failure::{Context, Result};
 use crate::paths;
@@ -34,4 +36,37 @@ pub fn make(dir: &Path) -> Result {
     )?;
     fs::write(dir.join("etc/group"), "root:x:0:\nuser:x:1000:\n")?;
     Ok(())
+}
+
+/// A mount as a snapshotter asks for it.
+#[must_use]
+pub fn mount(kind: &str, source: &str, options: &[&str]) -> Mount {
+    let mut mount = Mount::new();
+    (mount.type_, mount.source) = (kind.to_owned(), source.to_owned());
+    mount.options = options.iter().map(|&option| option.to_owned()).collect();
+    mount
+}
+
+/// The same at a target below the root.
+#[must_use]
+pub fn mount_at(target: &str, kind: &str, source: &str, options: &[&str]) -> Mount {
+    let mut mount = mount(kind, source, options);
+    target.clone_into(&mut mount.target);
+    mount
+}
+
+/// What is mounted on and below a directory of the host: where, seen from there, and with which options, in the order in
+/// which it came.
+///
+/// # Errors
+/// When the kernel's table cannot be read.
+pub fn mounted(dir: &Path) -> Result<Vec<(PathBuf, Vec<String>)>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let below = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        let (point, options) = (Path::new(fields.next()?), fields.next()?);
+        let point = point.strip_prefix(dir).ok()?.to_path_buf();
+        Some((point, options.split(',').map(str::to_owned).collect()))
+    };
+    Ok(table.lines().filter_map(below).collect())
 }

@@ -2,11 +2,12 @@
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::shim::oci::Options;
+use integration::cgroup::Cgroups;
 use integration::container::Container;
 use integration::failure::{Failure, Result};
 use integration::fakerunc::{FakeRunc, Rule};
 use integration::scenario::{scenario, skip};
-use integration::shim::{Launch, runc_options};
+use integration::shim::{Era, Launch, runc_options};
 use integration::spec::Spec;
 use integration::stdio::{Stdio, collect};
 use integration::task::{Answer, TaskClient};
@@ -335,6 +336,59 @@ fn streams_of_execs_belong_to_the_owner_too() -> Result {
             ensure_eq!(err.text().await?, "again\n", "stderr, {name}");
             shim.retire(id).await?;
             shim.gone().await?;
+        }
+        Ok(())
+    })
+}
+
+/// The top of the hierarchy that counts processes: a cgroup there takes any process at once.
+fn top() -> Result<std::path::PathBuf> {
+    let own = Cgroups::of(std::process::id())?;
+    let mut top = own.dir("pids")?.to_path_buf();
+    while top.parent().is_some_and(|parent| parent.join("cgroup.procs").exists()) {
+        top.pop();
+    }
+    Ok(top)
+}
+
+#[test]
+fn cgroup_of_the_shim_is_joined_in_every_era_and_the_container_is_elsewhere() -> Result {
+    if paths::is_go_shim() {
+        return skip("each of Go's shims knows its own era");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let name = fixture.id("shim");
+        let dir = top()?.join(&name);
+        let mut message = Options::new();
+        message.shim_cgroup = format!("/{name}");
+        let own = runc_options(&message)?;
+        let generic = generic(3, &format!("ShimCgroup = \"/{name}\""))?;
+        for (what, era, options) in [
+            ("old", Era::V1_6, &own),
+            ("new", Era::V2_3, &own),
+            ("old-generic", Era::V1_7, &generic),
+            ("new-generic", Era::V2_3, &generic),
+        ] {
+            std::fs::create_dir(&dir)?;
+            let bundle = fixture.bundle(what, &Spec::new(&["sleep", "1000"]))?;
+            let launch = Launch::new(fixture, &bundle).era(era).options(options.clone());
+            let shim = launch.start().await?;
+            let members = std::fs::read_to_string(dir.join("cgroup.procs"))?;
+            let mut request = integration::task::create_request(&bundle, &Stdio::null());
+            request.options = Some(options.clone()).into();
+            let created: containerd_shim_protos::api::CreateTaskResponse =
+                shim.tasks.call("Create", &request, integration::deadline::HANG).await?;
+            let container = Cgroups::of(created.pid)?.dir("pids")?.to_path_buf();
+            shim.retire(&bundle.id).await?;
+            shim.gone().await?;
+            std::fs::remove_dir(&dir)?;
+            ensure_eq!(members.trim(), shim.pid.to_string(), "members, {what}");
+            ensure!(
+                !container.starts_with(&dir),
+                "{} is below the shim's, {what}",
+                container.display()
+            );
         }
         Ok(())
     })

@@ -209,7 +209,11 @@ fn what_has_no_cgroup_is_not_found() -> Result {
                 let gone = || matches!(std::fs::remove_dir(dir), Ok(())) || !dir.exists();
                 deadline::until("an empty cgroup", deadline::HANG, gone).await?;
             }
-            ensure_eq!(code(tasks.stats(id).await), Some(Code::NOT_FOUND), "cgroup gone, {name}");
+            let gone = code(tasks.stats(id).await);
+            // Go's shims report zeros.
+            if !paths::is_go_shim() {
+                ensure_eq!(gone, Some(Code::NOT_FOUND), "cgroup gone, {name}");
+            }
             tasks.delete(id, "").await?;
             ensure_eq!(code(tasks.stats(id).await), Some(Code::NOT_FOUND), "deleted, {name}");
             container.shim.shutdown(id).await?;
