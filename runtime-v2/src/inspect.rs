@@ -29,6 +29,12 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bundles looked at together.
 const MAX_AT_ONCE: usize = 64;
 
+/// Where a shim is and what it speaks.
+pub use runtime_proto::bootstrap::Bootstrap as Location;
+
+/// The newest version of the task API there is; a shim that speaks an older one is found out.
+pub const NEWEST: i32 = runtime_proto::bootstrap::MAX_VERSION;
+
 /// A bundle and what is behind it.
 #[derive(Debug)]
 pub struct Inspected {
@@ -113,7 +119,11 @@ pub async fn inspect(config: &Config) -> Result<Vec<Inspected>> {
     Ok(found)
 }
 
-async fn look(bundle: Bundle) -> Result<Inspected> {
+/// Looks at one bundle.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn look(bundle: Bundle) -> Result<Inspected> {
     let (located, binary, init_pid, sandbox) =
         bundle.blocking(|b| Ok((b.located(), b.binary_path(), b.init_pid(), b.sandbox()))).await?;
     let shim = match located {
