@@ -1,6 +1,7 @@
 //! The task manager as a daemon, in front of a private containerd.
 
 use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -8,6 +9,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use crate::containerd::Containerd;
@@ -24,6 +27,7 @@ pub struct Daemon<'a> {
     ctr: PathBuf,
     behind: PathBuf,
     dir: PathBuf,
+    metrics: SocketAddr,
     child: Child,
 }
 
@@ -42,8 +46,10 @@ impl<'a> Daemon<'a> {
         for place in ["state", "root"] {
             fixture.expect_empty(&dir.join(place).join(fixture.namespace()));
         }
-        let child = spawn(fixture, &dir, &behind)?;
-        let mut daemon = Self { fixture, ctr, behind, dir, child };
+        // Free at this moment, which has to do: the daemon takes a number, not a socket.
+        let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let child = spawn(fixture, &dir, &behind, metrics)?;
+        let mut daemon = Self { fixture, ctr, behind, dir, metrics, child };
         daemon.ready().await?;
         Ok(daemon)
     }
@@ -214,6 +220,22 @@ impl<'a> Daemon<'a> {
         serde_json::from_slice(&output.stdout).context(format!("{}: {said}", arguments.join(" ")))
     }
 
+    /// The metrics page, fetched as Prometheus does.
+    ///
+    /// # Errors
+    /// When it is not served.
+    pub async fn metrics(&self) -> Result<String> {
+        let fetch = async {
+            let mut stream = TcpStream::connect(self.metrics).await?;
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: m\r\n\r\n").await?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page).await?;
+            Ok::<_, Failure>(page)
+        };
+        let limited = tokio::time::timeout(HANG, fetch).await;
+        limited.map_err(|_| Failure::new("metrics are not served"))?
+    }
+
     /// Ends the daemon as a service manager does; containers run on.
     ///
     /// # Errors
@@ -243,7 +265,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it does not come up.
     pub async fn start_again(&mut self) -> Result {
-        self.child = spawn(self.fixture, &self.dir, &self.behind)?;
+        self.child = spawn(self.fixture, &self.dir, &self.behind, self.metrics)?;
         self.ready().await
     }
 
@@ -292,11 +314,12 @@ fn address(dir: &Path) -> PathBuf {
     dir.join("m.sock")
 }
 
-fn spawn(fixture: &Fixture, dir: &Path, behind: &Path) -> Result<Child> {
+fn spawn(fixture: &Fixture, dir: &Path, behind: &Path, metrics: SocketAddr) -> Result<Child> {
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let mut command = Command::new(paths::manager()?);
     command
         .args(arguments(dir, behind))
+        .args(["--metrics", &metrics.to_string()])
         .current_dir(dir)
         .env_clear()
         // Shims and the OCI runtime come from here, before any that is installed on the host.

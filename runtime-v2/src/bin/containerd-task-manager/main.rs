@@ -9,12 +9,14 @@
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
 //! * `tasks`: the task service. `proxy`: everything else. `server`: connections, to either.
 //! * `serve`: all of it together.
-//! * `ls`: the shims of any state directory. `procfs`, `places`, `output` are what it is made of.
+//! * `ls`: the shims of any state directory. `doctor`: what they have left behind. `procfs`,
+//!   `places` and `output` are what both are made of.
 
 mod api;
 mod config;
 mod containerd;
 mod convert;
+mod doctor;
 mod events;
 mod grpc;
 mod listen;
@@ -63,15 +65,19 @@ enum Command {
     },
     /// List shims: whose they are, where they are, what they cost
     Ls(ls::Options),
+    /// Find what shims and managers have left behind; exits with 1 if anything is left
+    Doctor(doctor::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Serve { config, given } => serve(given, config),
-        Command::Ls(options) => look(ls::run(options)),
+        Command::Serve { config, given } => serve(given, config).map(|()| true),
+        Command::Ls(options) => look(ls::run(options)).map(|()| true),
+        Command::Doctor(options) => look(doctor::run(options)),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             tell(error.as_ref());
             ExitCode::FAILURE
@@ -100,6 +106,6 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs a command that only looks, on one thread.
-fn look(work: impl Future<Output = Result<(), Box<dyn Error>>>) -> Result<(), Box<dyn Error>> {
+fn look<T>(work: impl Future<Output = Result<T, Box<dyn Error>>>) -> Result<T, Box<dyn Error>> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

@@ -22,6 +22,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// The file with the settings, if one is named.
+    pub(crate) fn settings(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// The directories that hold bundles.
     ///
     /// # Errors
