@@ -66,7 +66,7 @@ fn exec_runs_and_reports_its_own_status() -> Result {
             ["create", "start", "exec-added e", "exec-started e", "exit e"],
             "events"
         );
-        ensure!(container.bundle.file("e.pid").is_none(), "the pid file stays");
+        ensure!(container.bundle.file("e.exec.pid").is_none(), "the pid file stays");
         container.retire().await
     })
 }
@@ -174,6 +174,34 @@ fn exec_is_refused_once_init_has_ended_and_init_waits_for_those_on_their_way() -
         first.await??;
         tasks.wait(id, "").await?;
         check_order(&sink.wait_for_word(id, "exit").await?)?;
+        container.retire().await
+    })
+}
+
+#[test]
+fn runtime_that_hangs_in_an_exec_does_not_keep_inits_end_for_ever() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims wait for such an exec for ever");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let spec = Spec::new(&["sleep", "1000"]);
+        let container =
+            Container::run_with(fixture, "a", &spec, &Stdio::null(), Some(&fake.path)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let gate = Gate::new(fixture, "exec");
+        fake.obey(&[Rule { gate: Some(gate.path.clone()), ..Rule::on("exec") }])?;
+        tasks.exec(id, "e", &spec::process(&["true"]), &Stdio::null()).await?;
+        let hung = {
+            let (tasks, id) = (tasks.clone(), id.to_owned());
+            tokio::spawn(async move { tasks.start(&id, "e").await })
+        };
+        gate.reached().await?;
+        tasks.kill(id, "", 9).await?;
+        // The gate stays closed: the shim ends the runtime's process, as the check for leaks will see.
+        sink.wait_for_word(id, "exit").await?;
+        ensure_eq!(code(hung.await?), Some(Code::FAILED_PRECONDITION), "the start that hung");
         container.retire().await
     })
 }

@@ -186,6 +186,7 @@ fn orphans_of_execs_are_reaped_without_a_word() -> Result {
             })
         };
         deadline::until("the orphan's end", deadline::HANG, || !short() && zombies() == 0).await?;
+        sink.wait_for_word(id, "exit e").await?;
         let ends = sink.words(id)?.iter().filter(|word| word.starts_with("exit")).count();
         ensure_eq!(ends, 1, "ends in {:?}", sink.words(id)?);
         container.retire().await

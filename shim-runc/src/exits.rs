@@ -43,6 +43,11 @@ impl Ledger {
         self.init_exited = true;
     }
 
+    /// Whether init's exit was seen.
+    pub fn has_init_exited(&self) -> bool {
+        self.init_exited
+    }
+
     /// Whether init's exit was seen and may be told.
     pub fn init_may_be_told(&self) -> bool {
         self.init_exited && self.open == 0

@@ -28,6 +28,8 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// First and longest pause between attempts while containerd is away. It is away for seconds when
 /// it is restarted, and must find its exits soon after it is back.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How often an event is sent again that is refused without a clear reason. The ones behind it wait.
+const MAX_REFUSALS: u32 = 8;
 /// Events kept while containerd is away. One takes a few hundred bytes; ends of processes are
 /// kept beyond this number.
 const MAX_QUEUE: usize = 4096;
@@ -167,20 +169,29 @@ impl Publisher {
 /// Hands one event over, however long that takes.
 async fn send(client: &mut Client, request: &[u8]) {
     let (mut pause, longest) = PAUSES;
+    let mut refusals = 0;
     loop {
         match client.call(events::SERVICE, "Forward", request, ATTEMPT).await {
             Ok(_) => return,
-            Err(CallError::Status(code, message)) if is_final(code) => {
+            Err(CallError::Status(code, message)) if refusals == MAX_REFUSALS || is_final(code) => {
                 tracing::error!(%code, message, "containerd refused an event");
                 return;
             }
             Err(error) => {
                 tracing::debug!(%error, "event not sent, will be sent again");
+                refusals +=
+                    u32::from(matches!(&error, CallError::Status(code, _) if !is_passing(*code)));
                 sleep(pause).await;
                 pause = (pause * 2).min(longest);
             }
         }
     }
+}
+
+/// Whether it is the time that is wrong, and not the event.
+fn is_passing(code: Code) -> bool {
+    use Code::{Aborted, Canceled, DeadlineExceeded, ResourceExhausted, Unavailable};
+    matches!(code, Aborted | Canceled | DeadlineExceeded | ResourceExhausted | Unavailable)
 }
 
 /// Whether the same event would be refused again.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use runtime_proto::errdefs::Code;
+use tokio::sync::Notify;
 
 use crate::{
     container::Container,
@@ -14,7 +15,13 @@ use crate::{
 
 /// Which containers there are. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Registry(Arc<Mutex<Table>>);
+pub struct Registry(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Table>,
+    closed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -22,6 +29,9 @@ struct Table {
     containers: HashMap<String, Option<Arc<Container>>>,
     /// The shim is ending.
     closed: bool,
+    /// The shim was told to end while nothing but containers in the making were there. If none of
+    /// them comes to be, it does.
+    unwanted: bool,
 }
 
 /// An id that is taken, for a container that is being made. Dropping it frees the id.
@@ -70,18 +80,34 @@ impl Registry {
         self.lock().containers.values().flatten().cloned().collect()
     }
 
-    /// Takes no more containers, if there are none now. True if so.
-    pub fn close_if_empty(&self) -> bool {
+    /// Takes no more containers, if there are none now; if there are only such as are being made,
+    /// then as soon as the last of them has failed.
+    pub fn close_if_empty(&self) {
         let mut table = self.lock();
-        if table.containers.is_empty() {
+        table.unwanted = table.containers.values().all(Option::is_none);
+        self.close_if_unwanted(&mut table);
+    }
+
+    /// Whether no more containers are taken.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Waits until no more containers are taken.
+    pub async fn closed(&self) {
+        self.0.closed.notified().await;
+    }
+
+    fn close_if_unwanted(&self, table: &mut Table) {
+        if table.unwanted && table.containers.is_empty() {
             table.closed = true;
+            self.0.closed.notify_one();
         }
-        table.closed
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         // The table is whole at every point where a holder could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,7 +115,10 @@ impl Reservation {
     /// The container is made: the id is its own.
     pub fn fill(self, container: Arc<Container>) {
         let id = self.id.clone();
-        self.registry.lock().containers.insert(id, Some(container));
+        let mut table = self.registry.lock();
+        table.containers.insert(id, Some(container));
+        table.unwanted = false;
+        drop(table);
         // What is dropped now frees nothing: the id is filled.
     }
 }
@@ -99,6 +128,7 @@ impl Drop for Reservation {
         let mut table = self.registry.lock();
         if matches!(table.containers.get(&self.id), Some(None)) {
             table.containers.remove(&self.id);
+            self.registry.close_if_unwanted(&mut table);
         }
     }
 }
@@ -113,9 +143,22 @@ mod tests {
         let reservation = registry.reserve("c").unwrap();
         assert_eq!(registry.reserve("c").unwrap_err().kind(), Code::AlreadyExists);
         assert_eq!(registry.get("c").unwrap_err().kind(), Code::NotFound);
-        assert!(!registry.close_if_empty(), "a container is being made");
         drop(reservation);
-        assert!(registry.close_if_empty());
+        drop(registry.reserve("c").unwrap());
+        assert!(!registry.is_closed(), "nobody wants it to end");
+        registry.close_if_empty();
+        assert!(registry.is_closed());
         assert_eq!(registry.reserve("c").unwrap_err().kind(), Code::Unavailable);
+    }
+
+    #[test]
+    fn an_end_asked_for_during_a_create_comes_when_that_fails() {
+        let registry = Registry::default();
+        let (first, second) = (registry.reserve("a").unwrap(), registry.reserve("b").unwrap());
+        registry.close_if_empty();
+        drop(first);
+        assert!(!registry.is_closed(), "another container is being made");
+        drop(second);
+        assert!(registry.is_closed());
     }
 }

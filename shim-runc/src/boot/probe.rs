@@ -67,6 +67,9 @@ fn knows(
     stream.write_all(&payload)?;
     let response = answer(&mut Until { stream, deadline }, stream_id)?;
     let code = response.status.as_ref().and_then(|status| Code::from_number(status.code.value()));
+    if code == Some(Code::Unavailable) {
+        return Err(io::Error::new(io::ErrorKind::ConnectionReset, "it is ending"));
+    }
     // ttrpc-rust says InvalidArgument of a service it does not know; an id is never invalid here.
     Ok(!matches!(code, Some(Code::Unimplemented | Code::InvalidArgument)))
 }

@@ -17,7 +17,6 @@ use tokio::{
     net::UnixListener,
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
-    sync::Notify,
 };
 
 use super::{
@@ -192,13 +191,12 @@ async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Resul
     let reaper = Reaper::new();
     let publisher = Publisher::new(&serve.namespace);
     let registry = Registry::default();
-    let stop = Arc::new(Notify::new());
     let shared = Shared {
         namespace: serve.namespace.as_str().into(),
         reaper: reaper.clone(),
         publisher: publisher.clone(),
     };
-    let service = TaskService::new(shared, registry.clone(), Arc::clone(&stop));
+    let service = TaskService::new(shared, registry.clone());
     let signals = Signals::listen().map_err(failed("listen for signals"))?;
     serve.listener.set_nonblocking(true).map_err(failed("prepare the socket"))?;
     let listener = UnixListener::from_std(serve.listener).map_err(failed("prepare the socket"))?;
@@ -210,7 +208,7 @@ async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Resul
     }
     tracing::debug!(id = serve.id, "serving");
     tokio::select! {
-        () = stop.notified() => {}
+        () = registry.closed() => {}
         () = signals.until_told_to_end(&registry, &publisher) => {}
     }
     // Whoever comes from now on shall find no socket, and start a new shim.

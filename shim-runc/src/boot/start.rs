@@ -8,14 +8,17 @@ use std::{
     env,
     fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
 use runtime_proto::{
     bootstrap::{Bootstrap, ENV_SCHED_CORE, ENV_TTRPC_ADDRESS, Extension, LogLevel, StartInput},
     errdefs::Code,
@@ -39,6 +42,9 @@ use crate::{
 /// How long to go on trying when the shim of the group is found and gone again, as it is when its
 /// last container was deleted just now.
 const JOIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a forked shim may take until it serves, which takes it a millisecond.
+const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between attempts: about what a shim takes from its last answer to its end.
 const JOIN_PAUSE: Duration = Duration::from_millis(2);
@@ -205,8 +211,8 @@ impl Request {
 
     /// What must be done after it: waits until the shim serves, and answers.
     fn attend(&self, ready: &mut io::PipeReader, socket: &Path) -> Result<()> {
-        let mut said = String::new();
-        ready.read_to_string(&mut said).map_err(|error| Error::io("wait for the shim", error))?;
+        let said = read_within(ready, READY_LIMIT)
+            .map_err(|error| Error::io("wait for the shim to serve", error))?;
         if said != serve::READY {
             let why = if said.is_empty() { "it ended without a word" } else { said.as_str() };
             return Err(Error::new(Code::Unknown, format!("the shim does not serve: {why}")));
@@ -237,6 +243,25 @@ impl Request {
     fn remove_address(&self) {
         if !self.modern {
             let _ = fs::remove_file(self.bundle.join("address"));
+        }
+    }
+}
+
+/// Reads a pipe to its end, within a limit.
+fn read_within(pipe: &mut io::PipeReader, limit: Duration) -> io::Result<String> {
+    let deadline = Instant::now() + limit;
+    let mut said = Vec::new();
+    let mut piece = [0; 512];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut ready, left)? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match pipe.read(&mut piece)? {
+            0 => return Ok(String::from_utf8_lossy(&said).into_owned()),
+            count => said.extend_from_slice(&piece[..count]),
         }
     }
 }

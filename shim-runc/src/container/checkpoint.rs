@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use runtime_proto::options::{CHECKPOINT_PARENT_PATH_FIELD, CheckpointOptions, string_field};
 
-use super::Container;
+use super::{Container, blocking};
 use crate::{
     error::{Error, Result},
     process::state::Verb,
@@ -43,8 +43,11 @@ impl Container {
         };
         let done = self.runc.checkpoint(&self.id, options, paths).await;
         let done = done.map_err(|error| self.with_criu_log(error, &work, "dump.log"));
-        if temporary && let Err(error) = std::fs::remove_dir_all(&work) {
-            tracing::warn!(id = self.id, %error, "criu's work directory is left");
+        if temporary {
+            let removed = blocking(move || std::fs::remove_dir_all(work)).await?;
+            if let Err(error) = removed {
+                tracing::warn!(id = self.id, %error, "criu's work directory is left");
+            }
         }
         done
     }

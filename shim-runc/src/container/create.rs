@@ -71,7 +71,7 @@ impl Container {
         }
         container.publish_created(&request);
         if let Some(adopted) = adopted {
-            container.adopted(adopted);
+            container.adopted(adopted).await;
         }
         Ok(container)
     }
@@ -153,9 +153,11 @@ impl Container {
     }
 
     /// From now on init is watched.
-    pub(super) fn adopted(self: &Arc<Self>, adopted: Adopted) {
+    pub(super) async fn adopted(self: &Arc<Self>, adopted: Adopted) {
         self.init.set_handle(adopted.handle);
-        let oom = self.enter_cgroup();
+        let container = Arc::clone(self);
+        // The kernel makes writers of cgroup files wait for each other.
+        let oom = blocking(move || container.enter_cgroup()).await.ok().flatten();
         tokio::spawn(Arc::clone(self).watch_init(adopted.exit, oom));
     }
 

@@ -50,7 +50,8 @@ impl Container {
         let exec = Process::new(&request.id, request.stdio, ExecState::Created);
         {
             let mut execs = lock(&self.execs);
-            if execs.contains_key(&request.id) {
+            // The exit of an exec of the container's own name would be taken for that of init.
+            if execs.contains_key(&request.id) || request.id == self.id {
                 return Err(Error::new(Code::AlreadyExists, format!("id {}", request.id)));
             }
             execs.insert(request.id.clone(), Arc::new(exec));
@@ -76,7 +77,10 @@ impl Container {
         exec.snapshot().state.allows(Verb::Start)?;
         self.with_ledger(|ledger| ledger.begin_exec(&self.id))?;
         let launched = match self.init.snapshot().state.allows(Verb::Exec) {
-            Ok(()) => self.launch_exec(&exec).await,
+            Ok(()) => tokio::select! {
+                launched = self.launch_exec(&exec) => launched,
+                error = self.long_dead() => Err(error),
+            },
             Err(refused) => {
                 self.with_ledger(crate::exits::Ledger::end_exec);
                 return Err(refused.into());

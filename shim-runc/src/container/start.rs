@@ -22,10 +22,16 @@ impl Container {
         let _gate = self.init.start_gate.lock().await;
         let state = self.init.snapshot().state;
         state.allows(Verb::Start)?;
-        if state == InitState::CreatedFromCheckpoint {
-            self.restore().await?;
-        } else {
-            self.runc.start(&self.id).await?;
+        let start = async {
+            if state == InitState::CreatedFromCheckpoint {
+                self.restore().await
+            } else {
+                self.runc.start(&self.id).await
+            }
+        };
+        tokio::select! {
+            started = start => started?,
+            error = self.long_dead() => return Err(error),
         }
         self.init.update(|init| init.state = init.state.after(InitEvent::Started));
         let mut event = TaskStart::new();
@@ -59,7 +65,7 @@ impl Container {
             })
             .await;
         let adopted = restored.map_err(|error| self.with_criu_log(error, &work, "restore.log"))?;
-        self.adopted(adopted);
+        self.adopted(adopted).await;
         Ok(())
     }
 

@@ -2,12 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use runtime_proto::events::{TaskExit, TaskOOM};
-use tokio::time::timeout;
+use runtime_proto::{
+    errdefs::Code,
+    events::{TaskExit, TaskOOM},
+};
+use tokio::time::{sleep, timeout};
 
 use super::{Container, lock};
 use crate::{
     cgroup::OomWatch,
+    error::Error,
     process::{
         Process,
         state::{ExecEvent, ExecState, InitEvent},
@@ -17,8 +21,8 @@ use crate::{
 
 /// SIGKILL, for the runtime's command line.
 const SIGKILL: u32 = 9;
-/// How long the runtime may take to kill what init has left. It sends signals and waits for
-/// nothing; a runtime that hangs must not keep the end of init from being told.
+/// How long the runtime may take, once init has ended: to kill what it has left, or to finish what
+/// was being started. A runtime that hangs must not keep the end of init from being told.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
 impl Container {
@@ -108,9 +112,22 @@ impl Container {
     }
 
     async fn all_execs_told(&self) {
+        self.ledger_says(crate::exits::Ledger::init_may_be_told).await;
+    }
+
+    /// Waits until init has been dead for longer than any call of the runtime can still need. Who
+    /// starts something in the container gives up then: the end of init waits for them.
+    pub(super) async fn long_dead(&self) -> Error {
+        self.ledger_says(crate::exits::Ledger::has_init_exited).await;
+        sleep(LEFTOVERS).await;
+        let message = format!("container {} has ended while the runtime was busy", self.id);
+        Error::new(Code::FailedPrecondition, message)
+    }
+
+    async fn ledger_says(&self, yes: impl Fn(&crate::exits::Ledger) -> bool) {
         loop {
             let changed = self.ledger_changed.notified();
-            if lock(&self.ledger).init_may_be_told() {
+            if yes(&lock(&self.ledger)) {
                 return;
             }
             changed.await;

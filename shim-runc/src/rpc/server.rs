@@ -91,12 +91,9 @@ async fn connection<S: Service>(stream: UnixStream, service: Arc<S>) {
             Ok(Some(Incoming::Whole(header, payload))) => match request(header, &payload) {
                 Ok(Some(request)) => {
                     let only_waits = service.only_waits(&request.method);
-                    let call = call(Arc::clone(&service), Arc::clone(&writer), header, request);
-                    if only_waits {
-                        tokio::spawn(call_until(closed.clone(), call));
-                    } else {
-                        tokio::spawn(call);
-                    }
+                    let closed = only_waits.then(|| closed.clone());
+                    let (service, writer) = (Arc::clone(&service), Arc::clone(&writer));
+                    tokio::spawn(call(service, writer, header, request, closed));
                 }
                 Ok(None) => {}
                 Err(status) => answer(&writer, header, Err(status)).await,
@@ -119,32 +116,35 @@ pub(crate) fn request(header: Header, payload: &[u8]) -> Result<Option<Request>,
         .map_err(|error| Code::InvalidArgument.status(&format!("undecodable request: {error}")))
 }
 
-/// A call that ends with its connection: `closed` errs when that is gone.
-async fn call_until(mut closed: watch::Receiver<()>, call: impl Future<Output = ()>) {
-    tokio::select! {
-        () = call => {}
-        _ = closed.changed() => {}
-    }
-}
-
+/// Carries out a call and answers it. One that only waits ends with its connection (`closed` errs
+/// when that is gone) or its deadline; what changes something goes on, and the caller gives up by
+/// itself.
 async fn call<S: Service>(
     service: Arc<S>,
     writer: Arc<Mutex<OwnedWriteHalf>>,
     header: Header,
     request: Request,
+    closed: Option<watch::Receiver<()>>,
 ) {
-    // A deadline ends waiting only; what changes something goes on, and the caller gives up by
-    // itself.
     let limit = u64::try_from(request.timeout_nano).ok().filter(|nanos| *nanos > 0);
-    let limit = limit.filter(|_| service.only_waits(&request.method)).map(Duration::from_nanos);
     let work = service.call(request.service, request.method, request.payload);
-    let result = match limit {
+    let result = match closed {
         None => work.await,
-        Some(limit) => tokio::time::timeout(limit, work)
-            .await
-            .unwrap_or_else(|_| Err(Code::DeadlineExceeded.status(""))),
+        Some(mut closed) => tokio::select! {
+            result = work => result,
+            () = passed(limit) => Err(Code::DeadlineExceeded.status("")),
+            _ = closed.changed() => return,
+        },
     };
     answer(&writer, header, result).await;
+}
+
+/// Waits for a deadline, or for ever if there is none.
+async fn passed(nanos: Option<u64>) {
+    match nanos {
+        Some(nanos) => sleep(Duration::from_nanos(nanos)).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Writes the answer of a call. The caller being gone is no error: it went.

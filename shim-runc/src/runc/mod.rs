@@ -16,6 +16,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use nix::sys::signal::Signal;
 use runtime_proto::errdefs::Code;
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
@@ -115,13 +116,13 @@ impl Runc {
                 process = Some(io);
             }
         }
-        let child = self.reaper.spawn(&mut command)?;
+        let child = Unfinished(self.reaper.spawn(&mut command)?);
         // Drops our copies of the child's ends, which a relay must see closed.
         drop(command);
         let mut kept = Vec::new();
         let exit = match output {
-            None => child.ended().await,
-            Some(pipe) => read_until_exit(pipe, &child, &mut kept).await,
+            None => child.0.ended().await,
+            Some(pipe) => read_until_exit(pipe, &child.0, &mut kept).await,
         };
         if !exit.success()
             && let Some(io) = process
@@ -143,6 +144,17 @@ impl Runc {
             }
             _ => format!("fork/exec {name}: {error}"),
         }
+    }
+}
+
+/// A call of the runtime. When it is given up, the runtime is killed; one that has ended does not
+/// notice.
+struct Unfinished(Child);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // By its handle, which is never another process's.
+        let _ = self.0.kill(Signal::SIGKILL);
     }
 }
 

@@ -21,7 +21,6 @@ use runtime_proto::{
     ttrpc::Status,
     types::Empty,
 };
-use tokio::sync::Notify;
 
 use crate::{
     container::{Container, ProcessId, Shared},
@@ -35,8 +34,6 @@ use crate::{
 pub struct TaskService {
     shared: Shared,
     registry: Registry,
-    /// Told when the last answer of a shut-down shim is on its way.
-    stop: Arc<Notify>,
 }
 
 impl Service for TaskService {
@@ -74,9 +71,9 @@ async fn answer<Q: Message, A: Message>(
 }
 
 impl TaskService {
-    /// A service without containers; `stop` is told when it was shut down.
-    pub fn new(shared: Shared, registry: Registry, stop: Arc<Notify>) -> Self {
-        Self { shared, registry, stop }
+    /// The service over these containers. When it was shut down, the registry is closed.
+    pub fn new(shared: Shared, registry: Registry) -> Self {
+        Self { shared, registry }
     }
 
     async fn dispatch(&self, method: &str, payload: &[u8]) -> Result<Vec<u8>> {
@@ -96,7 +93,7 @@ impl TaskService {
             "Update" => answer(payload, async |q| self.update(q).await).await,
             "Wait" => answer(payload, async |q| self.wait(q).await).await,
             "Stats" => answer(payload, async |q| self.stats(q).await).await,
-            "Connect" => answer(payload, async |q| Ok(self.connect(&q))).await,
+            "Connect" => answer(payload, async |q| self.connect(&q)).await,
             "Shutdown" => answer(payload, async |q| Ok(self.shutdown(&q))).await,
             unknown => Err(Error::new(Code::Unimplemented, format!("method {unknown}"))),
         }
@@ -224,18 +221,20 @@ impl TaskService {
         Ok(response)
     }
 
-    /// Never fails: managers ask this of a shim to learn whether it lives, by any id.
-    fn connect(&self, request: &ConnectRequest) -> ConnectResponse {
+    /// Fails for no id: managers ask this of a shim to learn whether it lives. A shim that is ending
+    /// says so, for those who are about to put another container into it.
+    fn connect(&self, request: &ConnectRequest) -> Result<ConnectResponse> {
+        if self.registry.is_closed() {
+            return Err(Error::new(Code::Unavailable, "the shim is ending"));
+        }
         let mut response = ConnectResponse::new();
         response.shim_pid = std::process::id();
         response.task_pid = self.container(&request.id).map_or(0, |container| container.pid());
-        response
+        Ok(response)
     }
 
     fn shutdown(&self, _request: &ShutdownRequest) -> Empty {
-        if self.registry.close_if_empty() {
-            self.stop.notify_one();
-        }
+        self.registry.close_if_empty();
         Empty::new()
     }
 }
