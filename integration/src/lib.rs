@@ -16,6 +16,7 @@
 //!    the machine is as it was.
 //! 8. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim.
 
+pub mod bench;
 pub mod bundle;
 pub mod conformance;
 pub mod cgroup;
