@@ -1,0 +1,107 @@
+//! Who is compared.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::bundle::Bundle;
+use crate::failure::{Context, Result};
+use crate::fixture::Fixture;
+use crate::paths;
+use crate::shim::{Era, Launch};
+
+/// A shim, and how containerds of its time start it.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    /// What it is called in reports.
+    pub name: String,
+    /// The version that the binary says it is.
+    pub version: String,
+    /// The binary.
+    pub binary: PathBuf,
+    era: Era,
+}
+
+/// The name of the shim under test.
+pub const OURS: &str = "this shim";
+/// How the names of containerd's own begin.
+pub const GO: &str = "Go ";
+/// The shim of the rust-extensions project.
+pub const PUBLISHED: &str = "rust-extensions";
+
+/// How each series of containerd starts its shim; the last one is also the manner in which ours is started.
+const SERIES: [(&str, Era); 3] = [("1.6", Era::V1_6), ("1.7", Era::V1_7), ("2", Era::V2_0)];
+
+/// All shims at hand, ours first, then containerd's from old to new.
+///
+/// # Errors
+/// When ours is not built.
+pub fn shims() -> Result<Vec<Contender>> {
+    let ours = paths::shim()?;
+    let mut found = vec![Contender {
+        name: OURS.to_owned(),
+        version: version(&ours)?,
+        binary: ours,
+        era: Era::V2_0,
+    }];
+    for (series, era) in SERIES {
+        let Some(dir) = paths::containerd(series) else { continue };
+        let binary = dir.join("containerd-shim-runc-v2");
+        if binary.exists() {
+            let version = version(&binary)?;
+            let short = version.split(['~', '+', '-']).next().unwrap_or(series);
+            found.push(Contender { name: format!("{GO}{short}"), version, binary, era });
+        }
+    }
+    let published = paths::deps().join("rust-extensions/bin/containerd-shim-runc-v2-rs");
+    if published.exists() {
+        let version = "0.2.0".to_owned();
+        let name = PUBLISHED.to_owned();
+        found.push(Contender { name, version, binary: published, era: Era::V2_0 });
+    }
+    Ok(found)
+}
+
+impl Contender {
+    /// A run of the binary for a bundle.
+    #[must_use]
+    pub fn launch<'a>(&self, fixture: &'a Fixture, bundle: &'a Bundle) -> Launch<'a> {
+        Launch::new(fixture, bundle).era(self.era).binary(self.binary.clone())
+    }
+
+    /// Is it the one under test?
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.name == OURS
+    }
+}
+
+/// An OCI runtime.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    /// `runc` or `crun`.
+    pub name: &'static str,
+    /// What it says of its version.
+    pub version: String,
+    /// The binary.
+    pub binary: PathBuf,
+}
+
+impl Runtime {
+    /// The runtime of a name, at a path.
+    ///
+    /// # Errors
+    /// When it does not tell its version.
+    pub fn at(name: &'static str, binary: PathBuf) -> Result<Self> {
+        let output = Command::new(&binary).arg("--version").output().context(name)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = text.lines().next().unwrap_or_default().rsplit(' ').next();
+        Ok(Self { name, version: version.unwrap_or_default().to_owned(), binary })
+    }
+}
+
+fn version(binary: &Path) -> Result<String> {
+    let output = Command::new(binary).arg("-v").output().context(binary.display())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("Version:"));
+    Ok(line.unwrap_or("unknown").trim().to_owned())
+}

@@ -1,0 +1,91 @@
+//! How much is done: enough for a look, for a look that counts, or only to see that it runs.
+
+use std::time::Duration;
+
+/// Numbers of everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Turns of `start`, and of joining a group.
+    pub starts: usize,
+    /// How many idle shims are measured, each with one container.
+    pub shims: [usize; 3],
+    /// Containers that are added to a pod.
+    pub added: usize,
+    /// How long idle shims are watched.
+    pub watch: Duration,
+    /// Turns of one container, and of one exec.
+    pub calls: usize,
+    /// Turns of containers at a time.
+    pub bursts: usize,
+    /// Turns of each kind of stream.
+    pub streams: usize,
+    /// Bytes through fifos in one turn; terminals are slower and get less.
+    pub bytes: u64,
+    /// Events in one turn.
+    pub events: usize,
+    /// Calls whose latency is taken in one turn.
+    pub calls_under_load: usize,
+    /// Turns of the two before.
+    pub rates: usize,
+    /// Containers, and execs, after which a shim has to come to rest.
+    pub work: (usize, usize),
+}
+
+/// Within five minutes.
+pub const QUICK: Effort = Effort {
+    name: "quick",
+    starts: 40,
+    shims: [1, 10, 50],
+    added: 10,
+    watch: Duration::from_secs(10),
+    calls: 20,
+    bursts: 3,
+    streams: 3,
+    bytes: 512 << 20,
+    events: 1000,
+    calls_under_load: 500,
+    rates: 3,
+    work: (20, 100),
+};
+
+/// What the numbers in the documentation are made with.
+pub const FULL: Effort = Effort {
+    name: "full",
+    starts: 200,
+    shims: [1, 50, 200],
+    added: 50,
+    watch: Duration::from_secs(60),
+    calls: 100,
+    bursts: 10,
+    streams: 9,
+    bytes: 1 << 30,
+    events: 5000,
+    calls_under_load: 2000,
+    rates: 9,
+    work: (1000, 5000),
+};
+
+/// Says nothing about speed: does every case run?
+pub const SMOKE: Effort = Effort {
+    name: "smoke",
+    starts: 2,
+    shims: [1, 2, 4],
+    added: 2,
+    watch: Duration::from_secs(1),
+    calls: 2,
+    bursts: 1,
+    streams: 1,
+    bytes: 8 << 20,
+    events: 50,
+    calls_under_load: 20,
+    rates: 1,
+    work: (2, 4),
+};
+
+/// The effort of a name.
+#[must_use]
+pub fn named(name: &str) -> Option<Effort> {
+    [QUICK, FULL, SMOKE].into_iter().find(|effort| effort.name == name)
+}

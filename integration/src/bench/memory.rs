@@ -1,0 +1,184 @@
+//! What shims hold and do while nothing happens, each with one running container; and what one more container in a pod
+//! adds.
+
+use std::time::Duration;
+
+use super::contender::{Contender, OURS};
+use super::figure::{Case, median};
+use super::ground::Bench;
+use super::sink::Sink;
+use super::start::{GROUP, started};
+use super::usage::{processor_time, switches};
+use crate::bundle::Bundle;
+use crate::container::with_runtime;
+use crate::failure::Result;
+use crate::fixture::Fixture;
+use crate::leak::Usage;
+use crate::shim::Shim;
+use crate::spec::Spec;
+use crate::stdio::Stdio;
+
+/// Until threads that helped with the last start have ended, Go's too.
+const CALM: Duration = Duration::from_secs(2);
+
+/// What is read of every shim, with the last part of its case's name, and its unit.
+const METRICS: [(&str, &str, &str); 5] = [
+    ("rss", "resident", "kB"),
+    ("pss", "proportional", "kB"),
+    ("dirty", "private dirty", "kB"),
+    ("threads", "threads", ""),
+    ("fds", "descriptors", ""),
+];
+
+/// A shim with its container.
+struct Idle {
+    bundle: Bundle,
+    shim: Shim,
+}
+
+/// As many shims of each contender as `count` says; and, where these are many, what they do in a while.
+pub(super) async fn idle(bench: &Bench, fixture: &Fixture, count: usize) -> Result<Vec<Case>> {
+    let _sink = Sink::new(fixture)?;
+    let watched = bench.effort.shims.get(1).is_some_and(|middle| *middle == count);
+    let mut measured = Vec::new();
+    let mut watching = Vec::new();
+    for (who, contender) in bench.shims.iter().enumerate() {
+        let mut shims = Vec::new();
+        for number in 0..count {
+            bench.progress.step(&format!("{}, {} of {count}", contender.name, number + 1));
+            shims.push(run(bench, fixture, contender, &format!("{who}-{number}")).await?);
+        }
+        // One population at a time: what is shared is shared within it. Kept for the watch, it disturbs nobody.
+        measured.push((contender.name.clone(), look(&shims).await?));
+        if watched {
+            watching.push((contender.name.clone(), shims));
+        } else {
+            end(shims).await?;
+        }
+    }
+    let mut cases = Vec::new();
+    for (metric, (part, what, unit)) in METRICS.into_iter().enumerate() {
+        let of = |(name, all): &(String, Vec<[f64; 5]>)| {
+            (name.clone(), all.iter().filter_map(|one| one.get(metric).copied()).collect())
+        };
+        let id = format!("idle.{count}.{part}");
+        let title = format!("{count} idle shims, each: {what}");
+        cases.push(Case::new(id, title, unit, OURS, measured.iter().map(of).collect()));
+    }
+    if watched {
+        cases.extend(watch(bench, &watching).await?);
+    }
+    for (_, shims) in watching {
+        end(shims).await?;
+    }
+    Ok(cases)
+}
+
+/// Processor time and context switches of shims to which nothing happens.
+async fn watch(bench: &Bench, all: &[(String, Vec<Idle>)]) -> Result<Vec<Case>> {
+    let now = || -> Result<Vec<Vec<[f64; 2]>>> {
+        let of = |idle: &Idle| Ok([processor_time(idle.shim.pid)? / 1e6, switches(idle.shim.pid)]);
+        all.iter().map(|(_, shims)| shims.iter().map(of).collect()).collect()
+    };
+    let time = bench.effort.watch.as_secs();
+    bench.progress.step(&format!("watching for {time} s"));
+    let before = now()?;
+    tokio::time::sleep(bench.effort.watch).await;
+    let after = now()?;
+    let metric = |index: usize| {
+        let of = |(((name, _), before), after): (
+            (&(String, Vec<Idle>), &Vec<[f64; 2]>),
+            &Vec<[f64; 2]>,
+        )| {
+            let grown = before
+                .iter()
+                .zip(after)
+                .filter_map(|(before, after)| Some(after.get(index)? - before.get(index)?));
+            (name.clone(), grown.collect())
+        };
+        all.iter().zip(&before).zip(&after).map(of).collect()
+    };
+    let title = |what: &str| format!("an idle shim in {time} s: {what}");
+    Ok(vec![
+        Case::new("idle.cpu", title("processor time"), "ms", OURS, metric(0)),
+        Case::new("idle.switches", title("context switches"), "", OURS, metric(1)),
+    ])
+}
+
+/// What one more container adds to the shim of its pod.
+pub(super) async fn pod(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>> {
+    let _sink = Sink::new(fixture)?;
+    let added = bench.effort.added;
+    let mut grown = Vec::new();
+    for (who, contender) in bench.shims.iter().enumerate() {
+        let spec =
+            Spec::new(&["sleep", "1000000"]).annotation(GROUP, &fixture.id(&format!("pod{who}")));
+        let first = fixture.bundle(&format!("pod{who}"), &spec)?;
+        let (shim, _) = started(contender, fixture, &first).await?;
+        let mut bundles = vec![first];
+        create(bench, &shim, bundles.first()).await?;
+        let pod = Idle { bundle: bundles.remove(0), shim };
+        let before = look(std::slice::from_ref(&pod)).await?;
+        for number in 0..added {
+            bench.progress.step(&format!("{}, {} of {added}", contender.name, number + 1));
+            bundles.push(fixture.bundle(&format!("{who}-{number}"), &spec)?);
+            create(bench, &pod.shim, bundles.last()).await?;
+        }
+        let after = look(std::slice::from_ref(&pod)).await?;
+        grown.push((contender.name.clone(), before, after));
+        for bundle in &bundles {
+            pod.shim.retire(&bundle.id).await?;
+        }
+        end(vec![pod]).await?;
+    }
+    let mut cases = Vec::new();
+    for (metric, (part, what, unit)) in METRICS.into_iter().enumerate() {
+        let middle = |looks: &[[f64; 5]]| {
+            median(&looks.iter().filter_map(|look| look.get(metric).copied()).collect::<Vec<_>>())
+        };
+        let samples = grown.iter().map(|(name, before, after)| {
+            (name.clone(), vec![(middle(after) - middle(before)) / added as f64])
+        });
+        let title = format!("one more container in a pod: {what}");
+        cases.push(Case::new(format!("pod.{part}"), title, unit, OURS, samples.collect()));
+    }
+    Ok(cases)
+}
+
+async fn run(bench: &Bench, fixture: &Fixture, who: &Contender, name: &str) -> Result<Idle> {
+    let bundle = fixture.bundle(name, &Spec::new(&["sleep", "1000000"]))?;
+    let (shim, _) = started(who, fixture, &bundle).await?;
+    create(bench, &shim, Some(&bundle)).await?;
+    Ok(Idle { bundle, shim })
+}
+
+async fn create(bench: &Bench, shim: &Shim, bundle: Option<&Bundle>) -> Result {
+    let Some(bundle) = bundle else { return Ok(()) };
+    let options = bench.quickest().map(|runtime| with_runtime(&runtime.binary)).transpose()?;
+    shim.tasks.create_with(bundle, &Stdio::null(), options).await?;
+    shim.tasks.start(&bundle.id, "").await?;
+    Ok(())
+}
+
+async fn look(shims: &[Idle]) -> Result<Vec<[f64; 5]>> {
+    tokio::time::sleep(CALM).await;
+    // Pages of a binary that has just been written are dirty, and would count as such.
+    nix::unistd::sync();
+    let look = |idle: &Idle| {
+        let usage = Usage::of(idle.shim.pid)?;
+        let memory = [usage.rss, usage.pss, usage.private_dirty].map(|kb| kb as f64);
+        let [rss, pss, dirty] = memory;
+        Ok([rss, pss, dirty, usage.threads as f64, usage.fds.len() as f64])
+    };
+    shims.iter().map(look).collect()
+}
+
+async fn end(shims: Vec<Idle>) -> Result {
+    for idle in &shims {
+        idle.shim.retire(&idle.bundle.id).await?;
+    }
+    for idle in &shims {
+        idle.shim.gone().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! What a shim still holds after work: descriptors, threads and memory, compared with before.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::burst::together;
+use super::calls::{Pod, one};
+use super::contender::{Contender, GO, OURS, Runtime};
+use super::figure::Case;
+use super::ground::Bench;
+use super::sink::Sink;
+use super::start::{GROUP, forget};
+use crate::deadline::HANG;
+use crate::failure::{Failure, Result};
+use crate::fixture::Fixture;
+use crate::leak::Usage;
+use crate::spec::Spec;
+
+/// Pieces of work under way at the same time.
+const AT_A_TIME: usize = 4;
+
+/// Between two looks at a shim that comes to rest: longer than helper threads stay idle.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often in a row a shim has to look the same to be at rest.
+const SAME: usize = 3;
+
+/// Ours and the newest of containerd's: it takes long, and the older ones differ little.
+pub(super) async fn measure(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>> {
+    let _sink = Sink::new(fixture)?;
+    let runtime = bench.quickest().ok_or_else(|| Failure::new("no OCI runtime"))?;
+    let newest = bench.shims.iter().rfind(|shim| shim.name.starts_with(GO));
+    let mut grown = Vec::new();
+    for contender in bench.shims.iter().filter(|shim| shim.is_ours()).chain(newest) {
+        grown.push((contender.name.clone(), growth(bench, fixture, contender, runtime).await?));
+    }
+    let (containers, execs) = bench.effort.work;
+    let case = |(metric, (id, what, unit)): (usize, (&str, &str, &'static str))| {
+        let samples = grown.iter().map(|(name, numbers)| {
+            (name.clone(), numbers.get(metric).copied().into_iter().collect())
+        });
+        let title = format!("held after {containers} containers and {execs} execs: more {what}");
+        Case::new(id, title, unit, OURS, samples.collect())
+    };
+    let metrics = [
+        ("rest.fds", "descriptors", ""),
+        ("rest.threads", "threads", ""),
+        ("rest.rss", "resident memory", "kB"),
+    ];
+    Ok(metrics.into_iter().enumerate().map(case).collect())
+}
+
+async fn growth(
+    bench: &Bench,
+    fixture: &Fixture,
+    contender: &Contender,
+    runtime: &Runtime,
+) -> Result<[f64; 3]> {
+    let name = if contender.is_ours() { "ours" } else { "theirs" };
+    let pod = Pod::run(fixture, contender, runtime, name).await?;
+    let (containers, execs) = bench.effort.work;
+    // What is kept for the next time is there after the first times.
+    work(bench, fixture, &pod, runtime, ("warm", containers.min(20), execs.min(50))).await?;
+    let before = at_rest(&pod).await?;
+    bench.progress.step(&contender.name);
+    work(bench, fixture, &pod, runtime, ("work", containers, execs)).await?;
+    let after = at_rest(&pod).await?;
+    pod.end().await?;
+    let grown = |of: fn(&Usage) -> f64| of(&after) - of(&before);
+    Ok([
+        grown(|usage| usage.fds.len() as f64),
+        grown(|usage| usage.threads as f64),
+        grown(|usage| usage.rss as f64),
+    ])
+}
+
+async fn work(
+    bench: &Bench,
+    fixture: &Fixture,
+    pod: &Pod,
+    runtime: &Runtime,
+    (name, containers, execs): (&str, usize, usize),
+) -> Result {
+    let next = AtomicUsize::new(0);
+    let lane = async |_| -> Result {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let id = format!("{}-{name}{number}", pod.shim.pid);
+            if number % 100 == 99 {
+                bench.progress.step(&format!("{number} of {}", containers + execs));
+            }
+            if number < containers {
+                let spec = Spec::new(&["true"]).annotation(GROUP, &pod.bundle.id);
+                let bundle = fixture.bundle(&id, &spec)?;
+                one(&pod.shim, &bundle, runtime).await?;
+                forget(&bundle)?;
+            } else if number < containers + execs {
+                pod.exec(&id).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    };
+    together((0..AT_A_TIME).map(lane).collect()).await
+}
+
+/// What the shim holds once that no longer changes.
+async fn at_rest(pod: &Pod) -> Result<Usage> {
+    let mut last = Usage::of(pod.shim.pid)?;
+    let mut alike = 0;
+    let begin = Instant::now();
+    while alike < SAME {
+        tokio::time::sleep(LOOK).await;
+        let now = Usage::of(pod.shim.pid)?;
+        let same = (now.fds.len(), now.threads) == (last.fds.len(), last.threads);
+        alike = if same { alike + 1 } else { 0 };
+        last = now;
+        if begin.elapsed() > HANG {
+            return Err(Failure::new(format!("the shim does not come to rest: {last:?}")));
+        }
+    }
+    Ok(last)
+}
