@@ -1,8 +1,9 @@
 //! A small ttrpc server: unary calls, each in its own task, answers in the order they come.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use nix::errno::Errno;
 use protobuf::Message;
 use runtime_proto::{
     errdefs::Code,
@@ -18,6 +19,10 @@ use tokio::{
 
 /// Answers that may wait for a client that does not read.
 const QUEUE: usize = 64;
+
+/// After an accept that failed for want of descriptors or memory: calls that are under way end
+/// meanwhile and give some back. The connection stays in the queue.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a server does with a call.
 #[async_trait]
@@ -35,7 +40,15 @@ pub async fn serve(listener: UnixListener, handler: Arc<dyn Handler>) -> io::Res
     let user = nix::unistd::geteuid().as_raw();
     loop {
         while connections.try_join_next().is_some() {}
-        let (stream, _) = listener.accept().await?;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if may_pass(&error) => {
+                tracing::warn!(%error, "a connection cannot be accepted now");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         match stream.peer_cred() {
             Ok(peer) if peer.uid() == user => {
                 connections.spawn(serve_connection(stream, Arc::clone(&handler)));
@@ -44,6 +57,22 @@ pub async fn serve(listener: UnixListener, handler: Arc<dyn Handler>) -> io::Res
             Err(error) => tracing::debug!(%error, "connection without credentials refused"),
         }
     }
+}
+
+/// Whether a failed accept says nothing about the listener itself: a process that is short of
+/// descriptors for a moment must not lose its events for the rest of its life.
+fn may_pass(error: &io::Error) -> bool {
+    error.raw_os_error().map(Errno::from_raw).is_some_and(|errno| {
+        matches!(
+            errno,
+            Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOBUFS
+                | Errno::ENOMEM
+                | Errno::ECONNABORTED
+                | Errno::EINTR
+        )
+    })
 }
 
 /// Serves one connection until its client closes it; calls still running are then dropped.
