@@ -75,6 +75,15 @@ pub(crate) fn socket_file(address: &str) -> Option<PathBuf> {
     }
 }
 
+/// The name of an address's socket as `/proc/net/unix` lists it.
+pub(crate) fn listed_name(address: &str) -> Option<String> {
+    match parse(address).ok()? {
+        Address::Unix(path) => Some(path.to_str()?.to_owned()),
+        Address::Abstract(name) => Some(format!("@{name}")),
+        Address::Vsock { .. } | Address::HybridVsock { .. } => None,
+    }
+}
+
 fn parse(address: &str) -> Result<Address> {
     let invalid =
         || Error::new(Code::InvalidArgument, format!("shim address {address:?} has no known form"));

@@ -191,7 +191,8 @@ impl Shim {
     /// a sandbox, and is left alone.
     pub(crate) async fn force_end(&self) {
         if self.origin == Origin::Started && self.is_unused() {
-            stray::make_sure(&self.bundle, self.binary(), Some(self.address())).await;
+            let (binary, address) = (self.binary(), Some(self.address()));
+            stray::make_sure(&self.bundle, binary, address, &self.users).await;
         }
     }
 

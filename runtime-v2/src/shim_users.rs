@@ -33,6 +33,11 @@ impl Users {
         Use { users: self.clone(), address: address.to_owned() }
     }
 
+    /// All addresses in use.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.counts().keys().cloned().collect()
+    }
+
     /// Whether an address is in use.
     pub(crate) fn any(&self, address: &str) -> bool {
         self.counts().contains_key(address)

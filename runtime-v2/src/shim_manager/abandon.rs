@@ -23,7 +23,7 @@ impl ShimManager {
         location: Option<&Bootstrap>,
     ) {
         match location {
-            None => stray::make_sure(bundle, binary, None).await,
+            None => stray::make_sure(bundle, binary, None, &self.users).await,
             Some(location) if self.users.any(&location.address) => {}
             Some(location) => {
                 farewell(bundle.key(), location).await;
@@ -44,7 +44,7 @@ impl ShimManager {
         if address.is_some_and(|address| self.users.any(address)) {
             return;
         }
-        stray::make_sure(bundle, binary, address).await;
+        stray::make_sure(bundle, binary, address, &self.users).await;
     }
 
     /// Removes the socket of a shim that is gone, unless others use it.

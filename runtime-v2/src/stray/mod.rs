@@ -9,13 +9,16 @@
 //! * it listens at the address that the bundle notes, and it names the namespace or runs the
 //!   executable: the process of a pod was started in the bundle of its first container only.
 //!
+//! A process that listens at an address which is in use is spared, wherever it was started: the
+//! first container of a pod may be gone long before the others, and its bundle half removed.
+//!
 //! It is killed with all its descendants: a stuck call of the OCI runtime would otherwise go on
 //! and make the container after all.
 
 mod procfs;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,9 +28,10 @@ use nix::{
     unistd::Pid,
 };
 
+use procfs::Stat;
 use runtime_proto::bootstrap::ENV_NAMESPACE;
 
-use crate::{address, bundle::Bundle, error::Result, id::Key, socket_file};
+use crate::{address, bundle::Bundle, error::Result, id::Key, shim_users::Users, socket_file};
 
 /// A killed process needs a moment to be gone from /proc; fifty of these are one second, after
 /// which it is stuck in the kernel and nothing helps.
@@ -47,7 +51,12 @@ pub(crate) struct Stray {
     pub(crate) binary: Option<PathBuf>,
     /// Where it listens, if that is known and nobody else uses it.
     pub(crate) address: Option<String>,
+    /// Where shims listen that are in use.
+    pub(crate) spared: Vec<String>,
 }
+
+/// Processes found, by pid, with the times they were started: a pid alone may be another's by now.
+type Found = HashMap<i32, u64>;
 
 impl Stray {
     /// Kills what there is of it and removes the sockets it listened on; returns how many
@@ -73,38 +82,55 @@ impl Stray {
                 break;
             }
             killed = killed.max(found.len());
-            // Stopped first, all of them: one that still runs could bind a socket after the look.
-            found.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
-            for pid in &found {
+            // Stopped first, all of them: one that still runs could bind a socket after the look,
+            // and one that is stopped cannot end and leave its pid to another.
+            found.keys().for_each(|pid| send(*pid, Signal::SIGSTOP));
+            for (pid, started) in &found {
                 await_stop(*pid);
-                sockets.extend(procfs::sockets_of(*pid));
+                match procfs::stat(*pid) {
+                    Some(stat) if stat.started == *started => {
+                        sockets.extend(procfs::sockets_of(*pid));
+                        send(*pid, Signal::SIGKILL);
+                    }
+                    // The pid went to somebody else between look and signal.
+                    _ => send(*pid, Signal::SIGCONT),
+                }
             }
-            found.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
             std::thread::sleep(GONE_PAUSE);
         }
         (killed, sockets)
     }
 
-    fn find(&self) -> HashSet<i32> {
+    fn find(&self) -> Found {
         let processes = procfs::processes();
-        let own = i32::try_from(std::process::id()).unwrap_or_default();
-        let socket = self.address.as_deref().and_then(address::socket_file);
         // As /proc shows it: state directories are reached through links, such as /var/run.
         let place = self.bundle.path().canonicalize();
         let place = place.unwrap_or_else(|_| self.bundle.path().to_path_buf());
-        let listening = socket.map(|socket| procfs::listening_inodes(&socket)).unwrap_or_default();
-        let mut found: HashSet<i32> = processes
-            .keys()
-            .copied()
-            .filter(|pid| *pid > 1 && *pid != own)
-            .filter(|pid| self.was_started_in(&place, *pid) || self.listens(*pid, &listening))
+        let listening = procfs::listening_inodes(&socket_names(self.address.as_slice()));
+        let found = processes
+            .iter()
+            .filter(|(pid, _)| {
+                self.was_started_in(&place, **pid) || self.listens(**pid, &listening)
+            })
+            .map(|(pid, stat)| (*pid, stat.started))
             .collect();
-        // Children of what was found, and theirs, until there are no more.
+        self.with_descendants(found, processes)
+    }
+
+    /// Adds the children of what was found, and theirs, and takes out what is not to be touched.
+    fn with_descendants(&self, mut found: Found, mut processes: HashMap<i32, Stat>) -> Found {
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        let spared = procfs::listening_inodes(&socket_names(&self.spared));
+        let is_spared = |pid: i32| {
+            pid <= 1
+                || pid == own
+                || (!spared.is_empty() && !procfs::socket_inodes(pid).is_disjoint(&spared))
+        };
+        found.retain(|pid, _| !is_spared(*pid));
         loop {
-            let more: Vec<i32> = processes
-                .iter()
-                .filter(|(pid, parent)| found.contains(parent) && !found.contains(pid))
-                .map(|(pid, _)| *pid)
+            let more: Found = processes
+                .extract_if(|pid, stat| found.contains_key(&stat.parent) && !is_spared(*pid))
+                .map(|(pid, stat)| (pid, stat.started))
                 .collect();
             if more.is_empty() {
                 return found;
@@ -132,6 +158,11 @@ impl Stray {
     }
 }
 
+/// As /proc lists the sockets of these addresses.
+fn socket_names(addresses: &[String]) -> HashSet<String> {
+    addresses.iter().filter_map(|address| address::listed_name(address)).collect()
+}
+
 /// Gone already, or not ours to signal: the next round tells.
 fn send(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
@@ -141,15 +172,21 @@ fn send(pid: i32, signal: Signal) {
 fn await_stop(pid: i32) {
     for _ in 0..STOP_TRIES {
         match procfs::stat(pid) {
-            Some((state, _)) if !matches!(state, 'T' | 't') => std::thread::sleep(STOP_PAUSE),
+            Some(stat) if !matches!(stat.state, 'T' | 't') => std::thread::sleep(STOP_PAUSE),
             _ => return,
         }
     }
 }
 
 /// Kills the processes of a shim that should be gone, and says so if there were any.
-pub(crate) async fn make_sure(bundle: &Bundle, binary: Option<&Path>, address: Option<&str>) {
+pub(crate) async fn make_sure(
+    bundle: &Bundle,
+    binary: Option<&Path>,
+    address: Option<&str>,
+    users: &Users,
+) {
     let stray = Stray {
+        spared: users.addresses(),
         bundle: bundle.clone(),
         binary: binary.map(Path::to_path_buf),
         address: address.map(str::to_owned),
@@ -198,7 +235,8 @@ mod tests {
     async fn only_the_shim_of_this_bundle_is_killed_and_its_children_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let bundle = bundle(dir.path());
-        let stray = Stray { bundle: bundle.clone(), binary: None, address: None };
+        let stray =
+            Stray { bundle: bundle.clone(), binary: None, address: None, spared: Vec::new() };
         let mut shim = sleeper(bundle.path(), "stray-1");
         let mut visitor = sleeper(bundle.path(), "someone-else");
         let mut elsewhere = sleeper(dir.path(), "stray-1");
@@ -212,8 +250,8 @@ mod tests {
         for other in [&mut visitor, &mut elsewhere] {
             assert!(other.try_wait().unwrap().is_none(), "not ours and still alive");
             let pid = i32::try_from(other.id()).unwrap();
-            for (child, parent) in processes() {
-                if parent == pid {
+            for (child, stat) in processes() {
+                if stat.parent == pid {
                     kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
                 }
             }

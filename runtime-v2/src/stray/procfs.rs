@@ -10,24 +10,35 @@ use std::{
 /// Flag of a listening socket in /proc/net/unix (the kernel's `__SO_ACCEPTCON`).
 const ACCEPTS: u32 = 0x1_0000;
 
-/// Every process that has not ended, and its parent.
-pub(super) fn processes() -> HashMap<i32, i32> {
+/// What is read of `/proc/<pid>/stat`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stat {
+    pub(super) state: char,
+    pub(super) parent: i32,
+    /// In clock ticks since the boot; with the pid, it names one process for good.
+    pub(super) started: u64,
+}
+
+/// Every process that has not ended.
+pub(super) fn processes() -> HashMap<i32, Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: i32| Some((pid, stat(pid)?.1)))
+        .filter_map(|pid: i32| Some((pid, stat(pid)?)))
         .collect()
 }
 
-/// State and parent of a process, from `/proc/<pid>/stat`; none for those that have ended.
-pub(super) fn stat(pid: i32) -> Option<(char, i32)> {
+/// One process; none if it has ended.
+pub(super) fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, spaces and parentheses included.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    (!matches!(state, 'Z' | 'X')).then_some((state, parent))
+    // Field 22 of the line; the parent is field 4.
+    let started = fields.nth(17)?.parse().ok()?;
+    (!matches!(state, 'Z' | 'X')).then_some(Stat { state, parent, started })
 }
 
 /// Whether this is its working directory.
@@ -68,11 +79,14 @@ pub(super) fn socket_inodes(pid: i32) -> HashSet<String> {
     fds.flatten().filter_map(|fd| inode(fs::read_link(fd.path()).ok()?)).collect()
 }
 
-/// Inodes of the sockets that listen at a path.
-pub(super) fn listening_inodes(path: &Path) -> HashSet<String> {
+/// Inodes of the sockets that listen by one of these names.
+pub(super) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
+    if names.is_empty() {
+        return HashSet::new();
+    }
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     rows(&table)
-        .filter(|row| row.flags & ACCEPTS != 0 && Path::new(row.path) == path)
+        .filter(|row| row.flags & ACCEPTS != 0 && names.contains(row.path))
         .map(|row| row.inode.to_owned())
         .collect()
 }
