@@ -3,17 +3,22 @@
 //! Every task watches the connection of its own shim entry. When a process that serves many
 //! containers dies, all their connections break, and each container is cleaned up on its own.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use runtime_proto::{
+    errdefs::Code,
     events::{TaskDelete, TaskExit},
     topics::Event,
     types::Timestamp,
 };
+use tokio::time::timeout;
 
 use crate::{
     bundle::Bundle,
-    error::Result,
+    error::{Error, Result},
     events,
     id::Key,
     shim_binary::ShimBinary,
@@ -26,6 +31,10 @@ const UNKNOWN: u32 = 255;
 
 /// What a Go shim's `delete` says when there is no pid file: -1 as it comes out of 32 bits.
 const NO_PID: u32 = u32::MAX;
+
+/// For the embedder to take one event: what it does with it may be a call to another process, and
+/// the bundle and the id are kept until it has.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Watches the connection of a task's shim until it breaks or the task is gone. The watcher
 /// keeps neither manager nor task alive.
@@ -63,14 +72,14 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
     shim.remove_socket().await;
     let published = entry.published();
-    remove_bundle(shim.bundle()).await;
     let out = match (&published, entry.heard_deletion()) {
         (_, true) => Out::Both,
         (Some(_), false) => Out::Exit,
         (None, false) => Out::Nothing,
     };
     let exit = published.unwrap_or(found);
-    publish(inner, shim.key(), &exit, out).await;
+    publish(inner, shim.bundle(), &exit, out).await;
+    remove_bundle(shim.bundle()).await;
     entry.end(exit.clone());
     inner.forget(entry);
     exit
@@ -143,8 +152,12 @@ pub(crate) enum Out {
     Both,
 }
 
-/// Publishes what is missing of a lost task's end.
-pub(crate) async fn publish(inner: &Inner, key: &Key, exit: &Exit, out: Out) {
+/// Publishes what is missing of a lost task's end, and notes that it is out.
+///
+/// The bundle is still there: a manager that is killed before this leaves it to the next one,
+/// which publishes; one that is killed after this has left the note, and nothing is told twice.
+pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, out: Out) {
+    let key = bundle.key();
     if out == Out::Nothing {
         let mut event = TaskExit::new();
         (event.container_id, event.id) = (key.id.to_string(), key.id.to_string());
@@ -158,12 +171,30 @@ pub(crate) async fn publish(inner: &Inner, key: &Key, exit: &Exit, out: Out) {
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
         send(inner, key, &event).await;
+        note_end(bundle, exit).await;
+    }
+}
+
+/// Notes that exit and deletion are out. A note that cannot be written costs a second event, and
+/// that only if this manager is killed within the next instant.
+pub(crate) async fn note_end(bundle: &Bundle, exit: &Exit) {
+    let note = exit.note(true);
+    if let Err(error) = bundle.blocking(move |bundle| bundle.write_end(note)).await
+        && error.kind() != Code::NotFound
+    {
+        tracing::warn!(namespace = %bundle.key().namespace, id = %bundle.key().id, %error, "an end is not noted");
     }
 }
 
 async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) {
     let sent: Result<()> = match events::envelope(&key.namespace, event) {
-        Ok(envelope) => inner.environment.events.publish(envelope).await,
+        Ok(envelope) => {
+            let publishing = inner.environment.events.publish(envelope);
+            timeout(PUBLISH_TIMEOUT, publishing).await.unwrap_or_else(|_| {
+                let text = format!("not taken within {PUBLISH_TIMEOUT:?}");
+                Err(Error::new(Code::DeadlineExceeded, text))
+            })
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = sent {

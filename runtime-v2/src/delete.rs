@@ -71,6 +71,9 @@ async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Ex
     if !shim.is_ending() {
         // Go's shims of 1.6 to 2.2 lose the events that are still under way when they end.
         entry.hear_deletion(EVENT_GRACE).await;
+        // Should this manager be killed from here on, the next one finds a shim that has ended,
+        // and must not take the task for one that was lost.
+        dead_shim::note_end(shim.bundle(), &exit).await;
         shim.shut_down().await;
     }
     shim.bundle()

@@ -119,11 +119,16 @@ impl TaskManager {
     /// # Errors
     /// `NotFound` if there is none.
     pub async fn get(&self, key: &Key) -> Result<Task> {
+        let entry = self.decided(key).await?;
+        if entry.deleted().is_some() { Err(not_found(key)) } else { Ok(Task::new(entry)) }
+    }
+
+    /// The entry of an id, once a load that is under way knows what it is.
+    async fn decided(&self, key: &Key) -> Result<Arc<Entry>> {
         if self.inner.entry(key).is_none() {
             self.inner.shims.decided(key).await;
         }
-        let entry = self.inner.entry(key).filter(|entry| entry.deleted().is_none());
-        entry.map(Task::new).ok_or_else(|| not_found(key))
+        self.inner.entry(key).ok_or_else(|| not_found(key))
     }
 
     /// All tasks, or those of one namespace, in order of their ids.
@@ -143,13 +148,13 @@ impl TaskManager {
     /// Deletes a task that has ended: the container, its shim if that was its last, its bundle.
     ///
     /// May be called again after any failure, and goes on from there. A caller that gives up does
-    /// not stop it.
+    /// not stop it. While a task of that id is being loaded, this waits for the outcome.
     ///
     /// # Errors
     /// `NotFound` if there is none, or if its shim had forgotten it already; what is left is
     /// removed all the same. Otherwise with what the shim said; then nothing was removed.
     pub async fn delete(&self, key: &Key) -> Result<Exit> {
-        let entry = self.inner.entry(key).ok_or_else(|| not_found(key))?;
+        let entry = self.decided(key).await?;
         let inner = Arc::clone(&self.inner);
         let work = Arc::clone(&inner.work).read_owned().await;
         let span = tracing::info_span!("delete", namespace = %key.namespace, id = %key.id);

@@ -1,6 +1,9 @@
 //! Removing a bundle, without ever walking into a root file system.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use super::{Bundle, mounts};
 use crate::error::{Error, Result};
@@ -26,6 +29,21 @@ impl Bundle {
         remove_hidden(&self.work)
     }
 
+    /// Removes what a manager that was killed in the middle of [`Bundle::remove`] has left.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub(crate) fn remove_leftovers(&self) -> Result<()> {
+        for dir in [self.path(), &self.work] {
+            let hidden = hidden(dir);
+            let failed = |error| Error::io(format!("remove {}", hidden.display()), error);
+            // Gone long ago; were it not, it could be mounted.
+            absent_is_fine(fs::remove_dir(hidden.join("rootfs"))).map_err(failed)?;
+            absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Removes a work directory that no bundle belongs to.
     ///
     /// # Errors
@@ -37,9 +55,7 @@ impl Bundle {
 
 /// Renames a directory out of sight first, so that a half-removed one is never taken for a bundle.
 fn remove_hidden(dir: &Path) -> Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(dir.file_name().unwrap_or_default());
-    let hidden = dir.with_file_name(name);
+    let hidden = hidden(dir);
     let failed = |error| Error::io(format!("remove {}", dir.display()), error);
     if !dir.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
         return absent_is_fine(fs::remove_file(dir)).map_err(failed);
@@ -54,6 +70,12 @@ fn remove_hidden(dir: &Path) -> Result<()> {
         }
     }
     absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)
+}
+
+fn hidden(dir: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(dir.file_name().unwrap_or_default());
+    dir.with_file_name(name)
 }
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {

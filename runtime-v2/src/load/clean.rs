@@ -1,6 +1,6 @@
 //! Cleaning up behind what was lost while no manager looked.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use runtime_proto::task::{DeleteRequest, DeleteResponse};
 
@@ -36,8 +36,7 @@ async fn reap(inner: &Inner, shim: &Shim) {
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
     // Not found, as a rule; asked all the same, for one that is half made.
-    let deleted: Result<DeleteResponse> =
-        shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
+    let deleted: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
     shim.shut_down().await;
     if deleted.is_err()
         && let Some(path) = shim.binary()
@@ -69,7 +68,6 @@ async fn bury(inner: &Inner, dead: &Dead) {
     if let Some(location) = location {
         inner.shims.remove_socket(location).await;
     }
-    dead_shim::remove_bundle(bundle).await;
     let out = match published {
         None => Out::Nothing,
         Some(EndNote { deleted: false, .. }) => Out::Exit,
@@ -77,8 +75,9 @@ async fn bury(inner: &Inner, dead: &Dead) {
     };
     let exit = published.map_or(found, Into::into);
     if *had_task && exit.pid != 0 {
-        dead_shim::publish(inner, bundle.key(), &exit, out).await;
+        dead_shim::publish(inner, bundle, &exit, out).await;
     }
+    dead_shim::remove_bundle(bundle).await;
 }
 
 /// Removes work directories whose bundle has vanished, as all do at a reboot.
@@ -91,6 +90,19 @@ pub(super) async fn remove_work(inner: &Arc<Inner>, keys: Vec<Key>) {
             .blocking(|bundle| if bundle.path().exists() { Ok(()) } else { bundle.remove_work() });
         if let Err(error) = removed.await {
             tracing::warn!(key = %bundle.key(), %error, "a work directory stays");
+        }
+        drop(reservation);
+    }
+}
+
+/// Goes on with removals that were cut off.
+pub(super) async fn remove_leftovers(inner: &Arc<Inner>, keys: HashSet<Key>) {
+    for key in keys {
+        // Taken means alive, or being removed; its removal takes these along.
+        let Ok(reservation) = inner.shims.reserve(&key) else { continue };
+        let bundle = Bundle::at(inner.shims.config(), key);
+        if let Err(error) = bundle.blocking(Bundle::remove_leftovers).await {
+            tracing::warn!(key = %bundle.key(), %error, "a half-removed bundle stays");
         }
         drop(reservation);
     }

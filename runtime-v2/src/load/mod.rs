@@ -94,6 +94,8 @@ pub(crate) async fn load(inner: Arc<Inner>) -> Result<Loading> {
         let bundles = keys.into_iter().collect();
         let orphans = scan::work_without_bundle(inner.shims.config(), bundles).await;
         clean::remove_work(&inner, orphans).await;
+        let leftovers = scan::half_removed(inner.shims.config()).await;
+        clean::remove_leftovers(&inner, leftovers).await;
         report
     });
     Ok(Loading { undecided, work })
