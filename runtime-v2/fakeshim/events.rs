@@ -7,30 +7,39 @@ use runtime_proto::{
     bootstrap::ENV_TTRPC_ADDRESS, events::ForwardRequest, events::SERVICE, topics::Event,
 };
 use runtime_v2::{Namespace, events::envelope, ttrpc::Connection};
-use tokio::{net::UnixStream, sync::OnceCell};
+use tokio::{net::UnixStream, sync::Mutex};
 
 /// Only a hang meets it.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Publisher {
     namespace: String,
-    connection: OnceCell<Connection>,
+    /// Made anew when a manager has gone and another may have come.
+    connection: Mutex<Option<Connection>>,
 }
 
 impl Publisher {
     pub(crate) fn new(namespace: String) -> Self {
-        Self { namespace, connection: OnceCell::new() }
+        Self { namespace, connection: Mutex::default() }
     }
 
     /// Best effort: many tests have nobody who listens.
     pub(crate) async fn publish<E: Event>(&self, event: &E) {
         let Ok(namespace) = Namespace::new(self.namespace.as_str()) else { return };
-        let Ok(connection) = self.connection.get_or_try_init(connect).await else { return };
+        let Some(connection) = self.connection().await else { return };
         let Ok(envelope) = envelope(&namespace, event) else { return };
         let mut request = ForwardRequest::new();
         request.envelope = Some(envelope).into();
         let Ok(payload) = request.write_to_bytes() else { return };
         let _ = connection.call(SERVICE, "Forward", payload, Some(FORWARD_TIMEOUT)).await;
+    }
+
+    async fn connection(&self) -> Option<Connection> {
+        let mut held = self.connection.lock().await;
+        if held.as_ref().is_none_or(Connection::is_closed) {
+            *held = connect().await.ok();
+        }
+        held.clone()
     }
 }
 

@@ -95,6 +95,8 @@ pub(crate) enum Start {
     Works,
     /// Fails before anything is launched.
     FailsEarly,
+    /// Hangs before anything is launched.
+    HangsEarly,
     /// Fails with the process launched and left behind.
     FailsLate,
     /// Hangs with the process launched.
@@ -110,6 +112,8 @@ pub(crate) enum Delete {
     #[default]
     Works,
     Fails,
+    /// Hangs before anything is done.
+    Hangs,
 }
 
 /// What happens at a call.
@@ -122,6 +126,8 @@ pub(crate) struct Call {
     pub(crate) until: Option<String>,
     /// Never answers.
     pub(crate) hangs: bool,
+    /// Does it, says so in the log of calls, and never answers.
+    pub(crate) hangs_after: bool,
     /// Refuses with this code.
     pub(crate) refuses: Option<i32>,
     /// Does it, then refuses.

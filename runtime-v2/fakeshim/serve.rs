@@ -101,6 +101,10 @@ impl Handler for Shim {
         if call.dies_after {
             std::process::abort();
         }
+        if call.hangs_after {
+            note(&self.home, &format!("held {} {id}", request.method));
+            std::future::pending::<()>().await;
+        }
         if let Some(code) = call.refuses_after {
             return Err(status(code, "told to refuse afterwards"));
         }

@@ -29,6 +29,9 @@ type Done = Result<(), Box<dyn Error>>;
 /// For the launched process to listen; only a hang meets it.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// For what hangs: longer than any test.
+const HANG: Duration = Duration::from_secs(3600);
+
 pub(crate) fn version(args: &Args) -> Done {
     say(Script::read(&args.home).printed_version.as_bytes())
 }
@@ -47,8 +50,10 @@ pub(crate) fn info(args: &Args) -> Done {
 pub(crate) fn delete(args: &Args) -> Done {
     note(&args.home, &format!("delete {}", args.id));
     let script = Script::read(&args.home);
-    if script.delete == Delete::Fails {
-        return Err("told to fail".into());
+    match script.delete {
+        Delete::Works => {}
+        Delete::Fails => return Err("told to fail".into()),
+        Delete::Hangs => thread::sleep(HANG),
     }
     let mut answer = DeleteResponse::new();
     answer.pid = script.delete_pid;
@@ -68,8 +73,10 @@ pub(crate) fn start(args: &Args) -> Done {
         Err(_) => "garbage",
     };
     note(&args.home, &format!("start {} {form}", args.id));
-    if script.start == Start::FailsEarly {
-        return Err("told to fail early".into());
+    match script.start {
+        Start::FailsEarly => return Err("told to fail early".into()),
+        Start::HangsEarly => thread::sleep(HANG),
+        _ => {}
     }
     let name = script.group.clone().unwrap_or_else(|| format!("{}-{}", args.namespace, args.id));
     let path = args.home.join("s").join(name);
@@ -88,9 +95,9 @@ pub(crate) fn start(args: &Args) -> Done {
     drop(lock);
     match script.start {
         Start::FailsLate => return Err("told to fail late".into()),
-        Start::Hangs => thread::sleep(Duration::from_secs(3600)),
+        Start::Hangs => thread::sleep(HANG),
         Start::Warns => std::io::stderr().write_all(b"a warning\n")?,
-        Start::Works | Start::FailsEarly => {}
+        Start::Works | Start::FailsEarly | Start::HangsEarly => {}
     }
     let mut bootstrap = Bootstrap::ttrpc(script.version, address);
     if script.grpc {

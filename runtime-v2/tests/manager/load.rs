@@ -174,6 +174,55 @@ async fn a_caller_for_a_task_that_is_still_looked_at_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delete_of_a_task_that_is_still_looked_at_waits_for_it() {
+    let mut host = Fixture::new(&good());
+    let task = host.run("c1").await;
+    timed(task.kill(&INIT, 9, false)).await.unwrap();
+    drop(task);
+    host.stop_manager().await;
+    host.script(&json!({ "calls": { "Connect": { "until": "go" } } }));
+    host.start_manager();
+    let loading = timed(host.manager().load()).await.unwrap();
+    let deleting = tokio::spawn({
+        let manager = host.manager().clone();
+        async move { manager.delete(&key("c1")).await }
+    });
+    eventually("asked", || host.count("v3 Connect c1") == 1).await;
+    fs::write(host.path("go"), "").unwrap();
+    assert_eq!(timed(deleting).await.unwrap().unwrap().status, 137);
+    timed(loading.finish()).await.unwrap();
+    host.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_deleted_container_does_not_cost_its_pod_the_shim() {
+    let mut host = Fixture::new(&json!({ "group": "pod" }));
+    // The process was started in the bundle of the first, and names it.
+    for id in ["pod", "app"] {
+        host.run(id).await;
+    }
+    let task = timed(host.manager().get(&key("pod"))).await.unwrap();
+    timed(task.kill(&INIT, 9, false)).await.unwrap();
+    drop(task);
+    // In the way of the removal, which so ends where a manager might be killed.
+    let obstacle = host.bundle("pod").join("rootfs/file");
+    fs::write(&obstacle, "").unwrap();
+    timed(host.manager().delete(&key("pod"))).await.unwrap_err();
+    host.stop_manager().await;
+    fs::remove_file(obstacle).unwrap();
+    host.start_manager();
+    let report = host.load().await;
+    assert_eq!((report.loaded, report.dead), (vec![key("app")], vec![key("pod")]));
+    assert!(alive(host.launched()[0]));
+    let app = timed(host.manager().get(&key("app"))).await.unwrap();
+    assert_eq!(timed(app.state(&INIT)).await.unwrap().status, Status::RUNNING);
+    assert_eq!((host.record.exits("pod").len(), host.record.deletes("pod").len()), (1, 1));
+    drop(app);
+    host.end("app").await;
+    host.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_dead_sockets_take_no_time() {
     let mut host = Fixture::without_manager(&json!({ "delete_pid": 4242 }));
     let refused = host.path("refused");
@@ -235,20 +284,22 @@ async fn damaged_files_are_a_dead_shim() {
 async fn what_is_no_bundle_is_left_alone_and_what_is_empty_goes() {
     let mut host = Fixture::without_manager(&good());
     let state = host.path("state");
-    for dir in ["ns/.hidden", "ns/not ok", ".hidden/c1", "ns/empty"] {
+    for dir in ["ns/.half", "ns/not ok", ".hidden/c1", "ns/empty"] {
         fs::create_dir_all(state.join(dir)).unwrap();
     }
+    fs::write(state.join("ns/.half/config.json"), "").unwrap();
     fs::write(state.join("file"), "").unwrap();
     fs::write(state.join("ns/file"), "").unwrap();
-    for dir in ["ns/gone", "ns/.hidden", "other/gone"] {
+    for dir in ["ns/gone", "ns/.half", "other/gone"] {
         fs::create_dir_all(host.path("root").join(dir)).unwrap();
     }
     host.start_manager();
     let report = host.load().await;
     assert_eq!(report.dead, [key("empty")]);
     let left: Vec<_> = names(&state.join("ns")).into_iter().collect();
-    assert_eq!(left, [".hidden", "file", "not ok"]);
-    assert_eq!(names(&host.path("root/ns")).into_iter().collect::<Vec<_>>(), [".hidden"]);
+    assert_eq!(left, ["file", "not ok"]);
+    assert!(state.join(".hidden/c1").exists());
+    assert!(names(&host.path("root/ns")).is_empty());
     assert!(names(&host.path("root/other")).is_empty());
     assert!(host.record.all().is_empty());
 }

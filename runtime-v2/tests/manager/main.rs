@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
+#[path = "../apart/mod.rs"]
+mod apart;
 mod create;
 mod delete;
+mod killed;
 mod laws;
 mod lifecycle;
 mod load;
