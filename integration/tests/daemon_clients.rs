@@ -1,0 +1,209 @@
+//! Clients of the daemon that misbehave, leave, or are many: the others notice nothing, and nothing stays.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+use integration::containerd::Containerd;
+use integration::daemon::Daemon;
+use integration::failure::{Failure, Result};
+use integration::fakerunc::{FakeRunc, Rule};
+use integration::fixture::Fixture;
+use integration::image;
+use integration::scenario::{scenario, skip};
+use integration::{deadline, ensure, ensure_eq, paths};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+
+fn with_daemon<F>(test: F) -> Result
+where
+    F: AsyncFnOnce(&Fixture, &mut Daemon<'_>) -> Result,
+{
+    if paths::containerd("2").is_none() {
+        return skip("no containerd 2 in this machine's mirror");
+    }
+    scenario(async |fixture| {
+        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
+        let containerd = Containerd::start(fixture, "2").await?;
+        containerd.import_image().await?;
+        let mut daemon = Daemon::start(fixture, &containerd).await?;
+        test(fixture, &mut daemon).await?;
+        daemon.stop().await?;
+        containerd.stop().await
+    })
+}
+
+/// Open descriptors of the daemon.
+fn descriptors(daemon: &Daemon<'_>) -> usize {
+    let dir = format!("/proc/{}/fd", daemon.pid().unwrap_or_default());
+    fs::read_dir(dir).map(Iterator::count).unwrap_or_default()
+}
+
+async fn settles_to(daemon: &Daemon<'_>, most: usize) -> Result {
+    let settled = deadline::until("descriptors of the daemon", deadline::HANG, || {
+        descriptors(daemon) <= most
+    });
+    settled.await.map_err(|failure| {
+        failure.context(format!("{} are open, {most} were", descriptors(daemon)))
+    })
+}
+
+async fn dies(mut child: Child) -> Result {
+    child.kill().await?;
+    Ok(())
+}
+
+#[test]
+fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
+    with_daemon(async |_, daemon| {
+        daemon.must(&["tasks", "ls"]).await?;
+        let before = descriptors(daemon);
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let huge = [0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1];
+        let noise: Vec<u8> =
+            (0..4096_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let first = [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &noise, preface];
+        let said = first.into_iter().map(<[u8]>::to_vec).chain([
+            [&preface[..], &noise].concat(),
+            [&preface[..], &settings, &huge, &noise].concat(),
+            Vec::new(),
+        ]);
+        let mut held = Vec::new();
+        for bytes in said.collect::<Vec<_>>().iter().cycle().take(300) {
+            let mut stream = UnixStream::connect(daemon.address())?;
+            // The daemon may have hung up already.
+            let _ = stream.write_all(bytes);
+            held.push(stream);
+        }
+        daemon.must(&["tasks", "ls"]).await?;
+        daemon.must(&["images", "ls"]).await?;
+        drop(held);
+        settles_to(daemon, before).await
+    })
+}
+
+#[test]
+fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
+    with_daemon(async |fixture, daemon| {
+        let mut runc = FakeRunc::install(fixture)?;
+        let stand_in = runc.path.clone();
+        fixture.offer("runc", &stand_in)?;
+        let before = descriptors(daemon);
+        for round in 0..4 {
+            let id = daemon.id(&format!("left{round}"));
+            let mut slow = Rule::on("create").of(&id);
+            slow.delay_ms = 500;
+            runc.obey(&[slow])?;
+            let run = ["run", "--detach", "--null-io", image::NAME, &id, "sleep", "1000"];
+            let client = daemon.ctr(&run).stderr(Stdio::null()).spawn()?;
+            let bundle = daemon.bundles().join(&id);
+            deadline::until("the bundle", deadline::HANG, || bundle.exists()).await?;
+            tokio::time::sleep(Duration::from_millis(100 * round)).await;
+            dies(client).await?;
+            deadline::until("the bundle's end", deadline::HANG, || !bundle.exists()).await?;
+            ensure!(daemon.status_of(&id).await?.is_none(), "a task is left");
+            // The record and the snapshot are the client's own.
+            daemon.must(&["containers", "rm", &id]).await?;
+        }
+        settles_to(daemon, before).await
+    })
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_else() -> Result {
+    with_daemon(async |fixture, daemon| {
+        let blob = fixture.file("blob");
+        fs::write(&blob, vec![7; 64 << 20])?;
+        let ingest =
+            daemon.ctr(&["content", "ingest", "blob"]).stdin(fs::File::open(&blob)?).output();
+        ensure!(ingest.await?.status.success(), "no blob");
+        let list = daemon.must(&["content", "ls"]).await?;
+        let line = list.lines().find(|line| line.contains("67.11"));
+        let digest = line.and_then(|line| line.split_whitespace().next()).unwrap_or_default();
+        // Else it is garbage, once a container has gone.
+        daemon.must(&["content", "label", digest, "containerd.io/gc.root=test"]).await?;
+        let before = descriptors(daemon);
+        let mut readers = Vec::new();
+        for _ in 0..8 {
+            // Its pipe is full after 64 kB, and nobody reads it.
+            readers.push(daemon.ctr(&["content", "get", digest]).stdout(Stdio::piped()).spawn()?);
+            let events = daemon.ctr(&["events"]).stdout(Stdio::piped()).spawn()?;
+            if let Some(pid) = events.id() {
+                kill(Pid::from_raw(pid.try_into()?), Signal::SIGSTOP)?;
+            }
+            readers.push(events);
+        }
+        let id = daemon.id("meanwhile");
+        for _ in 0..5 {
+            let text = daemon.must(&["run", "--rm", image::NAME, &id, "echo", "served"]).await?;
+            ensure_eq!(text, "served\n", "output");
+        }
+        let fetched = daemon.output(&["content", "get", digest]).await?;
+        ensure_eq!(fetched.stdout.len(), 64 << 20, "bytes for one that reads");
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap_or_default()))?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let kb: u64 = rss.trim().trim_end_matches(" kB").parse()?;
+        // Back-pressure: what is not read is not fetched, but for the windows of each connection.
+        ensure!(kb < 160 << 10, "the daemon holds {kb} kB");
+        for reader in readers {
+            dies(reader).await?;
+        }
+        settles_to(daemon, before).await?;
+        daemon.must(&["content", "rm", digest]).await.map(drop)
+    })
+}
+
+/// Clients that run containers one after another, while the daemon is killed again and again.
+#[test]
+fn under_load_and_kills_nothing_is_lost_or_left() -> Result {
+    const CLIENTS: usize = 6;
+    const EACH: usize = 6;
+    const KILLS: usize = 5;
+    with_daemon(async |_, daemon| {
+        let id = |client: usize, n: usize| format!("c{client}-{n}");
+        let ids: Vec<Vec<String>> =
+            (0..CLIENTS).map(|c| (0..EACH).map(|n| daemon.id(&id(c, n))).collect()).collect();
+        let mut clients = tokio::task::JoinSet::new();
+        for mine in &ids {
+            let runs: Vec<_> = mine
+                .iter()
+                .map(|id| {
+                    let run = ["run", "--detach", "--null-io", image::NAME, id, "sleep", "0.2"];
+                    let mut run = daemon.ctr(&run);
+                    run.stderr(Stdio::null());
+                    run
+                })
+                .collect();
+            clients.spawn(async move {
+                for mut run in runs {
+                    // It fails when the daemon is killed in its middle.
+                    let ended = tokio::time::timeout(deadline::HANG, run.status()).await;
+                    ended.map_err(|_| Failure::new("a client hangs"))??;
+                }
+                Ok::<_, Failure>(())
+            });
+        }
+        for _ in 0..KILLS {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            daemon.signal(Signal::SIGKILL).await?;
+            daemon.start_again().await?;
+        }
+        while let Some(client) = clients.join_next().await {
+            client??;
+        }
+        for id in ids.iter().flatten() {
+            daemon.output(&["tasks", "rm", "--force", id]).await?;
+            ensure!(daemon.status_of(id).await?.is_none(), "{id} stays");
+            daemon.output(&["containers", "rm", id]).await?;
+            daemon.output(&["snapshots", "rm", id]).await?;
+        }
+        let list = daemon.must(&["containers", "ls", "--quiet"]).await?;
+        ensure_eq!(list.trim(), "", "containers that stay");
+        Ok(())
+    })
+}
