@@ -4,20 +4,25 @@
 //!
 //! # Parts, from the bottom up
 //!
+//! A part uses those before it, and its neighbours in the same line.
+//!
+//! * [`ttrpc`]: a connection that knows when it closes; a small server. `grpc` is the same for
+//!   shims that speak gRPC.
 //! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
-//! * [`config`]: the surroundings. No path is built in.
-//! * [`ttrpc`]: a connection that knows when it closes; a small server.
-//!   `grpc` is the same for shims that speak gRPC, and `address` dials for both.
+//! * [`config`]: the surroundings. No path is built in. [`events`] and [`stores`]: what an embedder
+//!   gives.
+//! * `address` dials what shims have called addresses, `socket_file` removes a dead one's.
 //! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
-//!   and run a shim's executable, `shim_log` reads its log, `stray` finds what it left behind.
+//!   and run a shim's executable, `features` asks it what it can, `shim_log` reads its log.
+//! * `shim_users` counts who uses a process; `stray` ends one that nobody can end by asking.
 //! * [`client`]: the task service over a connection, and the downgrade from v3 to v2.
 //! * [`shim`]: one shim as one bundle sees it. [`shim_manager`] is the registry: it starts, joins
 //!   and ends shims and knows nothing of tasks.
-//! * [`task`]: what can be done with a task. [`task_manager`] is the registry of those;
-//!   `create`, `delete`, `dead_shim` and `load` are its four long stories.
+//! * [`task`]: what can be done with a task, and `observed`, what events tell of it.
+//!   [`task_manager`] is the registry of those; `create`, `delete`, `dead_shim` and `load` are its
+//!   four long stories.
 //! * [`inspect`]: a look at the shims of a state directory, from outside of their manager.
-//! * [`events`] and [`stores`]: what an embedder gives. [`event_socket`] takes the events of shims
-//!   where there is no containerd to do it.
+//!   [`event_socket`] takes the events of shims where there is no containerd to do it.
 //!
 //! # What holds
 //!

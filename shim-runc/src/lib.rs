@@ -11,6 +11,7 @@
 //! * [`container`]: a container and its verbs. [`registry`]: containers by id.
 //! * [`service`]: the task service over all of this.
 //! * [`boot`]: the actions of the binary.
+//! * `foreign`: for tests, everything that reads bytes which somebody else wrote.
 //!
 //! `unsafe` is denied everywhere and let in, with a reason, at the top of the few files that need
 //! it: `rg 'expect\(unsafe_code'` lists them.

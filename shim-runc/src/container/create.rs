@@ -10,7 +10,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use runtime_proto::events::{TaskCreate, TaskIO};
+use runtime_proto::{
+    events::{TaskCreate, TaskIO},
+    types,
+};
 use tokio::sync::Notify;
 
 use super::{Container, Shared, blocking};
@@ -205,7 +208,7 @@ impl Container {
         let mut event = TaskCreate::new();
         event.container_id.clone_from(&self.id);
         event.bundle = self.bundle.to_string_lossy().into_owned();
-        event.rootfs = request.rootfs.iter().map(crate::service::convert::mount_to_proto).collect();
+        event.rootfs = request.rootfs.iter().map(mount_to_proto).collect();
         event.io = Some(io).into();
         event.checkpoint.clone_from(&request.checkpoint);
         event.pid = self.pid();
@@ -236,4 +239,14 @@ pub(super) fn remove_if_present(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(format!("remove {}", path.display()), error)),
     }
+}
+
+/// A mount as events carry it.
+fn mount_to_proto(mount: &Mount) -> types::Mount {
+    let mut message = types::Mount::new();
+    message.type_.clone_from(&mount.type_);
+    message.source.clone_from(&mount.source);
+    message.target.clone_from(&mount.target);
+    message.options.clone_from(&mount.options);
+    message
 }

@@ -118,16 +118,6 @@ fn mount_from_proto(mut mount: types::Mount) -> Mount {
     }
 }
 
-/// A mount as events carry it.
-pub fn mount_to_proto(mount: &Mount) -> types::Mount {
-    let mut message = types::Mount::new();
-    message.type_.clone_from(&mount.type_);
-    message.source.clone_from(&mount.source);
-    message.target.clone_from(&mount.target);
-    message.options.clone_from(&mount.options);
-    message
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,102 @@
+//! The order of the rooms, as the two libraries' own documentation lists them, is kept: a room
+//! uses those before it, and its neighbours in the same line.
+
+#![expect(clippy::unwrap_used, reason = "in a test, a panic is the report")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Rooms by their line in the documentation's list.
+fn documented(lib: &str) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
+    let (mut line, mut within) = (0, false);
+    for text in lib.lines().filter_map(|text| text.strip_prefix("//!")) {
+        let begins = text.starts_with(" * ");
+        line += usize::from(begins);
+        within = begins || (within && text.starts_with("   "));
+        for name in text.split('`').skip(1).step_by(2).filter(|_| within) {
+            lines.entry(name.to_owned()).or_insert(line);
+        }
+    }
+    lines
+}
+
+/// What follows `crate::`: one name, or the first names of a list in braces.
+fn used(code: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, mark) in code.match_indices("crate::") {
+        let rest = &code[at + mark.len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            found.insert(first_word(rest));
+            continue;
+        };
+        let (mut depth, mut begin) = (0, 0);
+        for (at, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                ',' | '}' if depth == 0 => {
+                    found.insert(first_word(&list[begin..at]));
+                    begin = at + 1;
+                    if c == '}' {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+fn first_word(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// The sources of a library, without those of its tests.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let (dirs, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let own = dirs.into_iter().filter(|dir| !dir.ends_with("bin"));
+    let named =
+        |path: &PathBuf, name: &str| path.file_name().unwrap().to_str().unwrap().ends_with(name);
+    let files = files.into_iter().filter(|path| {
+        named(path, ".rs")
+            && !["lib.rs", "main.rs", "tests.rs"].iter().any(|name| named(path, name))
+    });
+    files.chain(own.flat_map(|dir| sources(&dir))).collect()
+}
+
+#[test]
+fn rooms_use_only_what_is_below_them() {
+    for library in ["runtime-v2", "shim-runc"] {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(library).join("src");
+        let lib = fs::read_to_string(src.join("lib.rs")).unwrap();
+        let order = documented(&lib);
+        let mut seen = 0;
+        for file in sources(&src) {
+            let place = file.strip_prefix(&src).unwrap();
+            let room = place.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+            let line = order.get(room).unwrap_or_else(|| panic!("{library}: {room} is in no line"));
+            let text = fs::read_to_string(&file).unwrap();
+            // Tests at the end of a file may use anything.
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            for name in used(&code.collect::<Vec<_>>().join("\n")) {
+                let below =
+                    order.get(&name).unwrap_or_else(|| panic!("{library}: {name}: no line"));
+                assert!(
+                    below <= line,
+                    "{library}: {} uses {name}, which is above",
+                    place.display()
+                );
+                seen += 1;
+            }
+        }
+        assert!(seen > 50, "{library}: {seen} uses are too few to be all");
+    }
+}
