@@ -10,6 +10,7 @@ mod support;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
     signal::Signal,
     stat::{Mode, umask},
 };
@@ -108,10 +109,43 @@ async fn calls_into_a_stopped_shim_cost_no_memory(host: &Fixture) {
     timed(host.manager().get(&key("c1"))).await.unwrap_err();
 }
 
+fn limit_descriptors(soft: u64) {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+}
+
+/// The highest descriptor in use.
+fn last_descriptor() -> u64 {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.to_str().unwrap().parse().unwrap()).max().unwrap()
+}
+
+async fn events_come_again_after_descriptors_ran_out(host: &Fixture) {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // Every descriptor below the limit is taken; the last is given back for the client's end.
+    let mut held = Vec::new();
+    limit_descriptors(last_descriptor() + 8);
+    while let Ok(file) = fs::File::open("/dev/null") {
+        held.push(file);
+    }
+    held.pop();
+    let stream = std::os::unix::net::UnixStream::connect(host.path("events")).unwrap();
+    // Long enough for an accept that fails; a shorter time would only make this easier.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop((stream, held));
+    limit_descriptors(soft);
+    host.run("c1").await;
+    host.end("c1").await;
+    assert_eq!(host.record.exits("c1").last().map(|seen| seen.status), Some(137));
+    assert!(host.path("events").exists());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_process_stays_as_it_was() {
     modes_do_not_depend_on_the_umask().await;
     let host = Fixture::new(&good());
     nothing_is_kept_open(&host).await;
     calls_into_a_stopped_shim_cost_no_memory(&host).await;
+    let host = Fixture::new(&good());
+    events_come_again_after_descriptors_ran_out(&host).await;
 }
