@@ -84,6 +84,11 @@ impl Shim {
         self.client.version()
     }
 
+    /// Whether it turned out to speak an older API than it had announced.
+    pub fn is_downgraded(&self) -> bool {
+        self.version() != self.location.version
+    }
+
     /// Where it listens and what it speaks now.
     pub fn location(&self) -> Bootstrap {
         Bootstrap { version: self.version(), ..self.location.clone() }
