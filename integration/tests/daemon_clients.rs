@@ -51,6 +51,12 @@ async fn settles_to(daemon: &Daemon<'_>, most: usize) -> Result {
     })
 }
 
+/// Whether a create ended because of its caller.
+fn gone_away(daemon: &Daemon<'_>, id: &str) -> bool {
+    let log = daemon.log_tail();
+    log.lines().any(|line| line.contains(id) && line.contains("the caller went away"))
+}
+
 async fn dies(mut child: Child) -> Result {
     child.kill().await?;
     Ok(())
@@ -90,15 +96,15 @@ fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
 fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
     with_daemon(async |fixture, daemon| {
         let mut runc = FakeRunc::install(fixture)?;
-        let stand_in = runc.path.clone();
-        fixture.offer("runc", &stand_in)?;
+        let stand_in = runc.path.display().to_string();
         let before = descriptors(daemon);
         for round in 0..4 {
             let id = daemon.id(&format!("left{round}"));
             let mut slow = Rule::on("create").of(&id);
             slow.delay_ms = 500;
             runc.obey(&[slow])?;
-            let run = ["run", "--detach", "--null-io", image::NAME, &id, "sleep", "1000"];
+            let run = ["run", "--detach", "--null-io", "--runc-binary", &stand_in];
+            let run = [&run[..], &[image::NAME, &id, "sleep", "1000"]].concat();
             let client = daemon.ctr(&run).stderr(Stdio::null()).spawn()?;
             let bundle = daemon.bundles().join(&id);
             deadline::until("the bundle", deadline::HANG, || bundle.exists()).await?;
@@ -106,6 +112,7 @@ fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
             dies(client).await?;
             deadline::until("the bundle's end", deadline::HANG, || !bundle.exists()).await?;
             ensure!(daemon.status_of(&id).await?.is_none(), "a task is left");
+            ensure!(gone_away(daemon, &id), "the create failed by itself: {}", daemon.log_tail());
             // The record and the snapshot are the client's own.
             daemon.must(&["containers", "rm", &id]).await?;
         }

@@ -142,10 +142,15 @@ async fn load(
 ) -> Result<(), ServeError> {
     let mut loading = manager.load().await?;
     loading.ready().await;
-    let metrics = Arc::clone(metrics);
+    let (metrics, manager) = (Arc::clone(metrics), manager.clone());
     background.spawn(async move {
         match loading.finish().await {
-            Ok(report) => metrics.loaded(&report),
+            Ok(report) => {
+                metrics.loaded(&report);
+                let tasks = manager.list(None);
+                let downgraded = tasks.iter().filter(|task| task.shim().is_downgraded());
+                downgraded.for_each(|_| metrics.downgraded());
+            }
             Err(error) => tracing::error!(%error, "the load did not come to its end"),
         }
     });

@@ -31,6 +31,7 @@ pub(crate) struct Metrics {
     observed: Mutex<BTreeMap<String, u64>>,
     published: Mutex<BTreeMap<String, u64>>,
     lost: AtomicU64,
+    downgraded: AtomicU64,
     loaded: AtomicU64,
     leaked: AtomicU64,
     dead: AtomicU64,
@@ -61,6 +62,11 @@ impl Metrics {
     /// An event of this manager's own was not taken by anybody.
     pub(crate) fn lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A shim turned out to speak an older API than it had announced.
+    pub(crate) fn downgraded(&self) {
+        self.downgraded.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Shims of an earlier daemon were found again.
@@ -101,6 +107,8 @@ impl Metrics {
         }
         page.family("events_lost_total", "counter", "Events that containerd did not take.");
         page.value("events_lost_total", &[], self.lost.load(Ordering::Relaxed));
+        page.family("downgrades_total", "counter", "Shims older than they had announced.");
+        page.value("downgrades_total", &[], self.downgraded.load(Ordering::Relaxed));
         page.family("loaded_total", "counter", "Bundles found at start, by what became of them.");
         for (outcome, counter) in [
             ("live", &self.loaded),

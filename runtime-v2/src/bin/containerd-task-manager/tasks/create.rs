@@ -52,6 +52,9 @@ impl Tasks {
             self.unmount(call, &id).await;
         }
         let task = created.map_err(|error| status(&error))?;
+        if task.shim().is_downgraded() {
+            self.metrics.downgraded();
+        }
         if let Restore::Fetched(dir) = restore {
             self.restores().insert(task.key().clone(), dir);
         }
