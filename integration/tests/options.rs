@@ -11,7 +11,7 @@ use integration::shim::{Era, Launch, runc_options};
 use integration::spec::Spec;
 use integration::stdio::{Stdio, collect};
 use integration::task::{Answer, TaskClient};
-use integration::{ensure, ensure_eq, paths};
+use integration::{deadline, ensure, ensure_eq, paths};
 use ttrpc::Code;
 
 #[test]
@@ -378,11 +378,13 @@ fn cgroup_of_the_shim_is_joined_in_every_era_and_the_container_is_elsewhere() ->
             let mut request = integration::task::create_request(&bundle, &Stdio::null());
             request.options = Some(options.clone()).into();
             let created: containerd_shim_protos::api::CreateTaskResponse =
-                shim.tasks.call("Create", &request, integration::deadline::HANG).await?;
+                shim.tasks.call("Create", &request, deadline::HANG).await?;
             let container = Cgroups::of(created.pid)?.dir("pids")?.to_path_buf();
             shim.retire(&bundle.id).await?;
             shim.gone().await?;
-            std::fs::remove_dir(&dir)?;
+            // Busy until the kernel has taken the last process out.
+            let removed = || std::fs::remove_dir(&dir).is_ok();
+            deadline::until("an empty cgroup", deadline::HANG, removed).await?;
             ensure_eq!(members.trim(), shim.pid.to_string(), "members, {what}");
             ensure!(
                 !container.starts_with(&dir),
