@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     events,
     id::Key,
+    shim::Shim,
     shim_binary::ShimBinary,
     task::{Entry, Exit, exit},
     task_manager::Inner,
@@ -122,6 +123,15 @@ pub(crate) async fn run_delete(
             tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "clean-up by the shim binary failed");
             unknown_exit(known)
         }
+    }
+}
+
+/// Ends what a shim that was asked to go did not say it has ended.
+pub(crate) async fn end_remains(inner: &Inner, shim: &Shim) {
+    // Ended by request as it may be, a call of the OCI runtime can live on in its name.
+    shim.force_end().await;
+    if let Some(path) = shim.binary() {
+        run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
     }
 }
 

@@ -100,19 +100,10 @@ impl Launched {
             shim.call("Delete", &request, Some(UNDO_TIMEOUT)).await;
         shim.shut_down().await;
         if deleted.is_err() {
-            end_remains(&inner, &shim).await;
+            dead_shim::end_remains(&inner, &shim).await;
         }
         remove(shim.bundle()).await;
         drop(reservation);
         error
-    }
-}
-
-/// Ends what a shim did not say it has ended.
-async fn end_remains(inner: &Inner, shim: &Shim) {
-    // Ended by request as it may be, a call of the OCI runtime can live on in its name.
-    shim.force_end().await;
-    if let Some(path) = shim.binary() {
-        dead_shim::run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
     }
 }

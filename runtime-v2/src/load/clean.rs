@@ -38,10 +38,8 @@ async fn reap(inner: &Inner, shim: &Shim) {
     // Not found, as a rule; asked all the same, for one that is half made.
     let deleted: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
     shim.shut_down().await;
-    if deleted.is_err()
-        && let Some(path) = shim.binary()
-    {
-        dead_shim::run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
+    if deleted.is_err() {
+        dead_shim::end_remains(inner, shim).await;
     }
     dead_shim::remove_bundle(shim.bundle()).await;
 }

@@ -25,6 +25,8 @@ use runtime_v2::{
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::apart::{Job, told};
+
 pub(crate) const INIT: ProcessId = ProcessId::Init;
 
 /// Upper bound for things that must happen; only a hang meets it.
@@ -122,6 +124,24 @@ impl Host {
         eventually("the manager is gone", || shims.strong_count() == 0).await;
     }
 
+    /// Orders for a manager of its own over this host, whose container runs this.
+    pub(crate) fn job(&self, id: &str, script: &str, calls: &[&str]) -> Job {
+        let spec = self.spec(id, &["/bin/sh", "-c", script], None);
+        Job {
+            home: self.dir.path().into(),
+            namespace: self.namespace.clone(),
+            runtime: self.shim.clone(),
+            calls: calls.iter().map(|call| (*call).to_owned()).collect(),
+            spec: serde_json::from_slice(&spec.value).unwrap(),
+            rootfs: Some(self.rootfs()),
+            binary: None,
+        }
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub(crate) async fn load(&self) -> LoadReport {
         timed(timed(self.manager().load()).await.unwrap().finish()).await.unwrap()
     }
@@ -142,6 +162,11 @@ impl Host {
     /// Whether the shim is one of the first generation, which knows no groups.
     pub(crate) fn is_v1(&self) -> bool {
         self.shim.ends_with("runc-v1")
+    }
+
+    /// Whether it is the Rust shim of crate `containerd-runc-shim`, as of 0.2.0.
+    pub(crate) fn is_published(&self) -> bool {
+        self.shim.ends_with("runc-v2-rs")
     }
 
     /// The root file system that containers see.
@@ -223,11 +248,11 @@ impl Host {
     }
 
     pub(crate) fn exits(&self, id: &str) -> Vec<(u32, u32)> {
-        self.told(TaskExit::TOPIC, id)
+        [told(self.home(), TaskExit::TOPIC, id), self.told(TaskExit::TOPIC, id)].concat()
     }
 
     pub(crate) fn deletes(&self, id: &str) -> Vec<(u32, u32)> {
-        self.told(TaskDelete::TOPIC, id)
+        [told(self.home(), TaskDelete::TOPIC, id), self.told(TaskDelete::TOPIC, id)].concat()
     }
 
     /// Living processes with the namespace on their command line: shims, and OCI runtimes.
@@ -302,13 +327,17 @@ fn processes_below(dir: &str) -> Vec<String> {
 fn shims() -> BTreeMap<String, PathBuf> {
     let deps = env::var_os("DEPS_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.deps"), PathBuf::from);
+    let published = deps.join("rust-shim/bin/containerd-shim-runc-v2-rs");
+    if !published.exists() {
+        eprintln!("skipped: the published Rust shim, which is not at {}", published.display());
+    }
     let series = fs::read_dir(deps).into_iter().flatten().flatten().map(|entry| entry.path());
     let names = ["containerd-shim-runc-v2", "containerd-shim-runc-v1"];
     let fetched = series.flat_map(|dir| names.map(|name| dir.join(name)));
     let installed = names.into_iter().filter_map(find);
     let own = env::var_os("SHIM_RUNC").map(PathBuf::from);
     let mut found = BTreeMap::new();
-    for path in own.into_iter().chain(fetched).chain(installed) {
+    for path in own.into_iter().chain([published]).chain(fetched).chain(installed) {
         let Ok(path) = path.canonicalize() else { continue };
         let Ok(said) = Command::new(&path).arg("-v").output() else { continue };
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
