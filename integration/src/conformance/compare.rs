@@ -1,9 +1,9 @@
 //! Plays everything, and finds what differs.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::peer::Peer;
 use super::play::{Note, play};
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 4;
 
 /// How often a case is played against a shim of containerd until it goes as explained: they have races, and each of the
 /// ways in which one can end may come up. Ours is played once.
-const TRIES: usize = 4;
+const TRIES: usize = 3;
 
 /// One step that a shim of containerd and the one under test answer differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +66,9 @@ pub fn compare(
     progress: impl Fn(&str) + Sync,
 ) -> Result<Comparison> {
     let performances = plan(cases, peers, runtimes)?;
-    let notes = perform(&performances, progress)?;
+    let notes = perform(&performances, &progress)?;
     let mut comparison = Comparison::default();
+    let mut pairs = Vec::new();
     let of = |series: &str, ours: bool, runtime: &str, case: &str| {
         let is = |p: &Performance<'_>| {
             p.series == series && p.ours == ours && p.runtime.0 == runtime && p.case.name == case
@@ -80,9 +81,7 @@ pub fn compare(
                 let theirs = of(peer.series, false, runtime, &case.name);
                 let ours = of(manner(peer, peers), true, runtime, &case.name);
                 if let (Some(theirs), Some(ours)) = (theirs, ours) {
-                    let again = || play(case, peer, path);
-                    let pair = Pair { case, series: peer.series, runtime, ours };
-                    comparison.merge(pair.settle(theirs.clone(), again, reasons)?);
+                    pairs.push(Pair { case, peer, runtime, path, theirs, ours });
                 }
             }
             let manners: Vec<_> = distinct(peers)
@@ -96,6 +95,11 @@ pub fn compare(
             }
         }
     }
+    let settled = at_once(pairs.len(), |number| match pairs.get(number) {
+        Some(pair) => pair.settle(reasons, &progress),
+        None => Err(Failure::new("no such pair")),
+    });
+    settled?.into_iter().for_each(|one| comparison.merge(one));
     Ok(comparison)
 }
 
@@ -140,23 +144,29 @@ fn perform(
     performances: &[Performance<'_>],
     progress: impl Fn(&str) + Sync,
 ) -> Result<Vec<Vec<Note>>> {
+    at_once(performances.len(), |number| {
+        let Some(Performance { case, shim, runtime, .. }) = performances.get(number) else {
+            return Err(Failure::new("no such performance"));
+        };
+        let notes = play(case, shim, &runtime.1)?;
+        let (number, all) = (number + 1, performances.len());
+        progress(&format!("{number} of {all}: {}, {}, {}", case.name, shim.version, runtime.0));
+        Ok(notes)
+    })
+}
+
+/// Does numbered jobs, some at a time; gives the results by number.
+fn at_once<T: Send>(count: usize, job: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(BTreeMap::new());
     let worker = || -> Result {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(performance) = performances.get(number) else { return Ok(()) };
-            let Performance { case, shim, runtime, .. } = performance;
-            let notes = play(case, shim, &runtime.1)?;
-            progress(&format!(
-                "{} of {}: {}, {}, {}",
-                number + 1,
-                performances.len(),
-                case.name,
-                shim.version,
-                runtime.0
-            ));
-            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(number, notes);
+            if number >= count {
+                return Ok(());
+            }
+            let result = job(number)?;
+            done.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
         }
     };
     let outcomes: Vec<Result> = std::thread::scope(|scope| {
@@ -167,49 +177,46 @@ fn perform(
         workers.into_iter().map(join).collect()
     });
     outcomes.into_iter().collect::<Result<Vec<()>>>()?;
-    let done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Ok(done.into_values().collect())
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect())
 }
 
 /// A case as it went with ours, to be compared with how it went with one of containerd's.
 struct Pair<'a> {
     case: &'a Case,
-    series: &'static str,
+    peer: &'a Peer,
     runtime: &'a str,
+    path: &'a Path,
+    theirs: &'a [Note],
     ours: &'a [Note],
 }
 
 impl Pair<'_> {
     /// The differences; while they are not as explained, theirs is played again.
-    fn settle(
-        &self,
-        mut theirs: Vec<Note>,
-        again: impl Fn() -> Result<Vec<Note>>,
-        reasons: &[Reason],
-    ) -> Result<Comparison> {
-        let reasons = reasons::of_case(reasons, &self.case.name);
-        let mut comparison = self.differences(&theirs)?;
+    fn settle(&self, reasons: &[Reason], progress: impl Fn(&str)) -> Result<Comparison> {
+        let Self { case, peer, runtime, path, .. } = self;
+        let reasons = reasons::of_case(reasons, &case.name);
+        let mut comparison = self.differences(self.theirs)?;
         for _ in 1..TRIES {
             if reasons::unexplained(&reasons, &comparison).is_empty() {
                 break;
             }
-            theirs = again()?;
-            comparison = self.differences(&theirs)?;
+            progress(&format!("once more: {}, {}, {runtime}", case.name, peer.version));
+            comparison = self.differences(&play(case, peer, path)?)?;
         }
         Ok(comparison)
     }
 
     fn differences(&self, theirs: &[Note]) -> Result<Comparison> {
-        let Self { case, series, runtime, ours } = self;
+        let Self { case, peer, runtime, ours, .. } = self;
         if theirs.len() != ours.len() {
             return Err(Failure::new(format!("{}: not the same steps", case.name)));
         }
         let mut comparison = Comparison::default();
-        comparison.compared.insert((*series, (*runtime).to_owned()), theirs.len());
+        comparison.compared.insert((peer.series, (*runtime).to_owned()), theirs.len());
         for (theirs, ours) in theirs.iter().zip(*ours).filter(|(theirs, ours)| theirs != ours) {
             comparison.differences.push(Difference {
                 step: format!("{}: {}", case.name, theirs.step),
-                series,
+                series: peer.series,
                 runtime: (*runtime).to_owned(),
                 theirs: theirs.seen.clone(),
                 ours: ours.seen.clone(),
