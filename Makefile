@@ -98,7 +98,7 @@ fuzz: ## let fuzzers look for bytes that break a parser (needs cargo-fuzz)
 
 .PHONY: demo
 demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
-	$(CARGO) run --release --locked -q -p integration --bin demo
+	$(CARGO) run --locked -q -p integration --bin demo
 
 .PHONY: bench
 bench: deps build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)
