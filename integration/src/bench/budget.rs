@@ -33,10 +33,7 @@ pub fn check(bench: &Bench, cases: &[Case]) -> Vec<Budget> {
     let all = All { cases };
     let newest = bench.shims.iter().rfind(|shim| shim.name.starts_with(GO));
     let newest = newest.map_or("", |shim| shim.name.as_str());
-    // The population in which sharing between shims shows.
-    let many = bench.effort.shims.get(1).copied().unwrap_or_default();
-    let many = format!("idle.{}", many.max(*bench.effort.shims.last().unwrap_or(&0).min(&50)));
-    let idle = |part: &str| format!("{many}.{part}");
+    let idle = |part: &str| format!("idle.{}.{part}", bench.effort.many);
     let mut budgets = vec![
         all.ratio("start, of Go's newest", "start.exit", newest, 0.2),
         all.ratio("start, of spawning /bin/true", "start.exit", TRUE, 1.5),

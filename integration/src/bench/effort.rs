@@ -10,7 +10,9 @@ pub struct Effort {
     /// Turns of `start`, and of joining a group.
     pub starts: usize,
     /// How many idle shims are measured, each with one container.
-    pub shims: [usize; 3],
+    pub shims: &'static [usize],
+    /// The one of these at which what shims share counts, and in which they are watched.
+    pub many: usize,
     /// Containers that are added to a pod.
     pub added: usize,
     /// How long idle shims are watched.
@@ -37,7 +39,8 @@ pub struct Effort {
 pub const QUICK: Effort = Effort {
     name: "quick",
     starts: 40,
-    shims: [1, 10, 50],
+    shims: &[1, 50],
+    many: 50,
     added: 10,
     watch: Duration::from_secs(10),
     calls: 20,
@@ -54,7 +57,8 @@ pub const QUICK: Effort = Effort {
 pub const FULL: Effort = Effort {
     name: "full",
     starts: 200,
-    shims: [1, 50, 200],
+    shims: &[1, 50, 200],
+    many: 50,
     added: 50,
     watch: Duration::from_secs(60),
     calls: 100,
@@ -71,7 +75,8 @@ pub const FULL: Effort = Effort {
 pub const SMOKE: Effort = Effort {
     name: "smoke",
     starts: 2,
-    shims: [1, 2, 4],
+    shims: &[1, 4],
+    many: 4,
     added: 2,
     watch: Duration::from_secs(1),
     calls: 2,

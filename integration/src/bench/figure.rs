@@ -37,7 +37,7 @@ pub struct Figure {
     pub low: f64,
     /// The third quartile.
     pub high: f64,
-    /// The distance between the quartiles, as a share of the median.
+    /// The distance between the quartiles, as a share of the median's size.
     pub spread: f64,
     /// The shim under test over this contender, turn by turn, and of these the median; none where that says nothing.
     pub ratio: Option<f64>,
@@ -81,7 +81,7 @@ impl Case {
                 .collect();
             let (low, high) = (quantile(&samples, 0.25), quantile(&samples, 0.75));
             let middle = median(&samples);
-            let spread = if middle == 0.0 { 0.0 } else { (high - low) / middle };
+            let spread = if middle == 0.0 { 0.0 } else { (high - low) / middle.abs() };
             let ratio = (who != ours && !pairs.is_empty()).then(|| median(&pairs));
             Figure { who, median: middle, low, high, spread, ratio, samples }
         });
@@ -116,7 +116,10 @@ impl Case {
             (figure.who.clone(), numbers.collect())
         };
         let others = self.figures.iter().filter(|figure| figure.who != floor);
-        Some(Self::new(id, title, self.unit, ours, others.map(above).collect()))
+        let mut case = Self::new(id, title, self.unit, ours, others.map(above).collect());
+        // The share of a difference that may be nothing, or less, says nothing.
+        case.figures.iter_mut().for_each(|figure| figure.ratio = None);
+        Some(case)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::spec::Spec;
 use crate::stdio::Stdio;
 
 /// Until threads that helped with the last start have ended, Go's too.
-const CALM: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(1);
 
 /// What is read of every shim, with the last part of its case's name, and its unit.
 const METRICS: [(&str, &str, &str); 5] = [
@@ -39,7 +39,7 @@ struct Idle {
 /// As many shims of each contender as `count` says; and, where these are many, what they do in a while.
 pub(super) async fn idle(bench: &Bench, fixture: &Fixture, count: usize) -> Result<Vec<Case>> {
     let _sink = Sink::new(fixture)?;
-    let watched = bench.effort.shims.get(1).is_some_and(|middle| *middle == count);
+    let watched = bench.effort.many == count;
     let mut measured = Vec::new();
     let mut watching = Vec::new();
     for (who, contender) in bench.shims.iter().enumerate() {

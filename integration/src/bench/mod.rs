@@ -39,18 +39,18 @@ use figure::Case;
 use ground::{Bench, Stop};
 use report::Report;
 
-/// Measures everything.
+/// Measures everything, or those cases whose names contain one of the words.
 ///
 /// # Errors
 /// When something does not work, or when it is interrupted; everything that was started has ended then.
-pub fn run(effort: Effort, stop: Stop) -> Result<Report> {
-    let bench = Bench::new(effort, stop)?;
+pub fn run(effort: Effort, chosen: Vec<String>, stop: Stop) -> Result<Report> {
+    let bench = Bench::new(effort, chosen, stop)?;
     let mut cases: Vec<Case> = Vec::new();
     let bench = &bench;
     cases.extend(bench.run("start", async |fixture| start::alone(bench, fixture).await)?);
     cases.extend(bench.run("join", async |fixture| start::joining(bench, fixture).await)?);
-    for &shims in &effort.shims {
-        let name = format!("{shims} idle shims");
+    for &shims in effort.shims {
+        let name = format!("idle shims, {shims}");
         cases.extend(bench.run(&name, async |fixture| memory::idle(bench, fixture, shims).await)?);
     }
     cases.extend(bench.run("a pod", async |fixture| memory::pod(bench, fixture).await)?);

@@ -103,8 +103,10 @@ async fn transfer(
     for name in &writers {
         let fifo = format!("{}-{name}", pod.shim.pid);
         let stdio = streams(&fixture.file("fifo"), &fifo, kind)?;
-        let path = PathBuf::from(&stdio.stdout);
-        readers.spawn_blocking(move || swallow(&path));
+        for path in [&stdio.stdout, &stdio.stderr].into_iter().filter(|path| !path.is_empty()) {
+            let path = PathBuf::from(path);
+            readers.spawn_blocking(move || swallow(&path));
+        }
         tasks.exec(id, name, &process, &stdio).await.context("exec")?;
         tasks.start(id, name).await.context("start")?;
         fifos.push(stdio);
@@ -130,23 +132,20 @@ async fn transfer(
     });
     together(ends.collect()).await?;
     for stdio in fifos {
-        fs::remove_file(stdio.stdout)?;
+        for path in [stdio.stdout, stdio.stderr].iter().filter(|path| !path.is_empty()) {
+            fs::remove_file(path)?;
+        }
     }
     fs::remove_file(gate)?;
     Ok((seconds, spent))
 }
 
-/// A fifo for output alone.
+/// Fifos for output alone. Both, or a terminal: Go's shims fail when there is only one.
 fn streams(dir: &Path, name: &str, kind: Kind) -> Result<Stdio> {
-    let all = Stdio::fifos(dir, name)?;
-    fs::remove_file(&all.stdin)?;
-    fs::remove_file(&all.stderr)?;
-    Ok(Stdio {
-        stdin: String::new(),
-        stdout: all.stdout,
-        stderr: String::new(),
-        terminal: kind.terminal,
-    })
+    let make = if kind.terminal { Stdio::terminal } else { Stdio::fifos };
+    let stdio = make(dir, name)?;
+    fs::remove_file(&stdio.stdin)?;
+    Ok(stdio.without_stdin())
 }
 
 /// Reads a fifo to its end at the least cost there is: what it takes comes on top of what the shim does.

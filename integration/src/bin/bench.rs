@@ -1,4 +1,4 @@
-//! Measures the shim beside others: `bench quick|full|smoke`; see `integration::bench`. The result is shown, and written
+//! Measures the shim beside others: `bench quick|full|smoke [CASE...]`; see `integration::bench`. The result is shown, and written
 //! to `target/bench/`.
 
 use std::io::{self, Write};
@@ -21,13 +21,10 @@ fn main() -> ExitCode {
 
 /// A budget that is not met is a result, not a failure.
 fn run() -> Result {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let effort = match words.as_slice() {
-        [word] => effort::named(word),
-        _ => None,
-    };
-    let effort = effort.ok_or_else(|| Failure::new("usage: bench quick|full|smoke"))?;
-    let report = bench::run(effort, Stop::on_signals()?)?;
+    let mut words = std::env::args().skip(1);
+    let effort = words.next().and_then(|word| effort::named(&word));
+    let effort = effort.ok_or_else(|| Failure::new("usage: bench quick|full|smoke [CASE...]"))?;
+    let report = bench::run(effort, words.collect(), Stop::on_signals()?)?;
     let dir = paths::workspace().join("target/bench");
     report.write(&dir)?;
     let text = table::write(&report);
