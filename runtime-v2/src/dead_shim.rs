@@ -130,6 +130,7 @@ pub(crate) async fn run_delete(
 pub(crate) async fn end_remains(inner: &Inner, shim: &Shim) {
     // Ended by request as it may be, a call of the OCI runtime can live on in its name.
     shim.force_end().await;
+    shim.end_calls().await;
     if let Some(path) = shim.binary() {
         run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
     }

@@ -201,6 +201,13 @@ impl Shim {
         }
     }
 
+    /// Ends what a process that goes on for others is still doing for this bundle.
+    pub(crate) async fn end_calls(&self) {
+        if !self.is_unused() {
+            stray::end_calls(&self.bundle, self.binary(), self.address()).await;
+        }
+    }
+
     /// Removes the socket of a process that is not used any more, if it has ended. That of a
     /// sandbox may well live on, so it is not waited for.
     pub(crate) async fn remove_socket(&self) {

@@ -53,6 +53,18 @@ pub(crate) struct Stray {
     pub(crate) address: Option<String>,
     /// Where shims listen that are in use.
     pub(crate) spared: Vec<String>,
+    /// What of it to look for.
+    pub(crate) what: What,
+}
+
+/// Which processes of a shim are unwanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// All.
+    Shim,
+    /// Those it has started for this bundle, whose path they name: calls of the OCI runtime. The
+    /// shim itself goes on for others.
+    Calls,
 }
 
 /// Processes found, by pid, with the times they were started: a pid alone may be another's by now.
@@ -107,14 +119,20 @@ impl Stray {
         let place = self.bundle.path().canonicalize();
         let place = place.unwrap_or_else(|_| self.bundle.path().to_path_buf());
         let listening = procfs::listening_inodes(&socket_names(self.address.as_slice()));
-        let found = processes
-            .iter()
-            .filter(|(pid, _)| {
-                self.was_started_in(&place, **pid) || self.listens(**pid, &listening)
-            })
-            .map(|(pid, stat)| (*pid, stat.started))
-            .collect();
-        self.with_descendants(found, processes)
+        let those = |wanted: &dyn Fn(i32) -> bool| -> Found {
+            let wanted = processes.iter().filter(|(pid, _)| wanted(**pid));
+            wanted.map(|(pid, stat)| (*pid, stat.started)).collect()
+        };
+        if self.what == What::Shim {
+            let found =
+                those(&|pid| self.was_started_in(&place, pid) || self.listens(pid, &listening));
+            return self.with_descendants(found, processes);
+        }
+        let shim = those(&|pid| self.listens(pid, &listening));
+        let path = self.bundle.path().to_str().unwrap_or_default();
+        let mut calls = self.with_descendants(shim.clone(), processes.clone());
+        calls.retain(|pid, _| !shim.contains_key(pid) && procfs::names(*pid, path));
+        self.with_descendants(calls, processes)
     }
 
     /// Adds the children of what was found, and theirs, and takes out what is not to be touched.
@@ -186,6 +204,7 @@ pub(crate) async fn make_sure(
     users: &Users,
 ) {
     let stray = Stray {
+        what: What::Shim,
         spared: users.addresses(),
         bundle: bundle.clone(),
         binary: binary.map(Path::to_path_buf),
@@ -196,6 +215,25 @@ pub(crate) async fn make_sure(
         Ok(0) => {}
         Ok(count) => tracing::warn!(%namespace, %id, count, "killed a shim that did not end"),
         Err(error) => tracing::warn!(%namespace, %id, %error, "a shim may be left"),
+    }
+}
+
+/// Kills what a shim that goes on for others is still doing for a bundle that goes.
+pub(crate) async fn end_calls(bundle: &Bundle, binary: Option<&Path>, address: &str) {
+    let stray = Stray {
+        what: What::Calls,
+        spared: Vec::new(),
+        bundle: bundle.clone(),
+        binary: binary.map(Path::to_path_buf),
+        address: Some(address.to_owned()),
+    };
+    let (namespace, id) = (&bundle.key().namespace, &bundle.key().id);
+    match stray.kill().await {
+        Ok(0) => {}
+        Ok(count) => tracing::warn!(%namespace, %id, count, "killed calls of the OCI runtime"),
+        Err(error) => {
+            tracing::warn!(%namespace, %id, %error, "a call of the OCI runtime may go on")
+        }
     }
 }
 
@@ -235,8 +273,13 @@ mod tests {
     async fn only_the_shim_of_this_bundle_is_killed_and_its_children_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let bundle = bundle(dir.path());
-        let stray =
-            Stray { bundle: bundle.clone(), binary: None, address: None, spared: Vec::new() };
+        let stray = Stray {
+            bundle: bundle.clone(),
+            binary: None,
+            address: None,
+            spared: Vec::new(),
+            what: What::Shim,
+        };
         let mut shim = sleeper(bundle.path(), "stray-1");
         let mut visitor = sleeper(bundle.path(), "someone-else");
         let mut elsewhere = sleeper(dir.path(), "stray-1");

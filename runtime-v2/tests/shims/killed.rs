@@ -40,7 +40,7 @@ async fn killed_at(host: &mut Host, calls: &[&str], step: &str, after: bool) {
         // Older shims of Go lose what nobody has taken yet when they end.
         eventually(&format!("{}: exit", host.shim), || !host.exits("c1").is_empty()).await;
     }
-    apart.kill();
+    apart.kill(host.home());
     host.start_manager();
     host.load().await;
 }
@@ -78,7 +78,7 @@ async fn a_running_container_outlives_its_manager_whatever_that_was_doing() {
         host.stop_manager().await;
         let apart = Apart::spawn(&host.job("c1", SLEEP, &["create c1", "start c1", "exec c1 e1"]));
         eventually(&host.shim, || is_done(host.home(), "exec c1 e1")).await;
-        apart.kill();
+        apart.kill(host.home());
         host.start_manager();
         assert_eq!(host.load().await.loaded, [host.key("c1")], "{}", host.shim);
         let task = timed(host.manager().get(&host.key("c1"))).await.unwrap();
@@ -142,4 +142,41 @@ async fn eventually_deleted(host: &Host) {
         }
     }
     panic!("{}: {last:?}", host.shim);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_was_half_made_does_not_come_to_be_later_in_the_shim_of_its_pod() {
+    for_each_shim("podh", |mut host| async move {
+        if host.is_v1() || host.is_published() {
+            // The one knows no pods; the other answers nothing else while it creates.
+            return;
+        }
+        let pause = host.run_in_group("pause", SLEEP, "pause").await.pid();
+        host.stop_manager().await;
+        let mut job = host.job("c1", SLEEP, &["create c1"]);
+        let spec = host.spec("c1", &["/bin/sh", "-c", SLEEP], Some("pause"));
+        job.spec = serde_json::from_slice(&spec.value).unwrap();
+        job.binary = Some(stops(&host, "create", false));
+        let apart = Apart::spawn(&job);
+        let mark = host.home().join("stopped");
+        eventually(&format!("{}: create", host.shim), || mark.exists()).await;
+        apart.kill(host.home());
+        host.start_manager();
+        let report = host.load().await;
+        // The Go shims of 1.x answer nothing while they create, and are taken for dead.
+        if report.dead.is_empty() {
+            assert_eq!(report.loaded, [host.key("pause")], "{}", host.shim);
+            assert_eq!(report.leaked, [host.key("c1")], "{}", host.shim);
+            fs::write(host.home().join("go"), "").unwrap();
+            let task = timed(host.manager().get(&host.key("pause"))).await.unwrap();
+            let state = timed(task.state(&INIT)).await.unwrap();
+            assert_eq!((state.status, state.pid), (Status::RUNNING, pause), "{}", host.shim);
+            host.end("pause").await;
+        }
+        eventually(&host.shim, || host.manager().list(None).is_empty()).await;
+        timed(host.manager().settled()).await;
+        host.assert_clean().await;
+        assert_eq!(host.exits("c1"), [], "{}", host.shim);
+    })
+    .await;
 }
