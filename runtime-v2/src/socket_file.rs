@@ -14,9 +14,16 @@ const ENDING_TRIES: u32 = 50;
 
 /// Removes the socket file of the address of a shim that has ended, or is about to.
 pub(crate) async fn remove_of_ended(address: &str) {
-    let Some(path) = address::socket_file(address) else { return };
+    if let Some(path) = address::socket_file(address) {
+        remove_once_dead(&path).await;
+    }
+}
+
+/// Removes a socket file whose process has ended, or is about to: one that was killed closes its
+/// descriptors after it has ceased to look like itself.
+pub(crate) async fn remove_once_dead(path: &Path) {
     for _ in 0..ENDING_TRIES {
-        if remove_if_dead(&path).await {
+        if remove_if_dead(path).await {
             return;
         }
         tokio::time::sleep(ENDING_PAUSE).await;

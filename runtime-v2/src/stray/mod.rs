@@ -80,7 +80,7 @@ impl Stray {
         let bundle = self.bundle.clone();
         let (killed, sockets) = bundle.blocking(move |_| Ok(self.kill_all())).await?;
         for socket in sockets {
-            socket_file::remove_if_dead(&socket).await;
+            socket_file::remove_once_dead(&socket).await;
         }
         Ok(killed)
     }

@@ -212,7 +212,13 @@ impl Fixture {
     }
 
     pub(crate) fn living(&self) -> Vec<i32> {
-        self.launched().into_iter().filter(|pid| alive(*pid)).collect()
+        // By now, some of the pids may be those of other processes, or of their threads.
+        let own = self.path("shim").display().to_string();
+        let runs = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(own.as_bytes())
+        };
+        self.launched().into_iter().filter(|pid| alive(*pid) && runs(pid)).collect()
     }
 
     /// Nothing is left on the host: no shim, socket, bundle, work directory, entry.
