@@ -62,7 +62,7 @@ pub(super) async fn idle(bench: &Bench, fixture: &Fixture, count: usize) -> Resu
             (name.clone(), all.iter().filter_map(|one| one.get(metric).copied()).collect())
         };
         let id = format!("idle.{count}.{part}");
-        let title = format!("{count} idle shims, each: {what}");
+        let title = format!("idle shim, one of {count}: {what}");
         cases.push(Case::new(id, title, unit, OURS, measured.iter().map(of).collect()));
     }
     if watched {
@@ -76,33 +76,31 @@ pub(super) async fn idle(bench: &Bench, fixture: &Fixture, count: usize) -> Resu
 
 /// Processor time and context switches of shims to which nothing happens.
 async fn watch(bench: &Bench, all: &[(String, Vec<Idle>)]) -> Result<Vec<Case>> {
-    let now = || -> Result<Vec<Vec<[f64; 2]>>> {
-        let of = |idle: &Idle| Ok([processor_time(idle.shim.pid)? / 1e6, switches(idle.shim.pid)]);
-        all.iter().map(|(_, shims)| shims.iter().map(of).collect()).collect()
-    };
     let time = bench.effort.watch.as_secs();
     bench.progress.step(&format!("watching for {time} s"));
-    let before = now()?;
+    let before: Vec<_> = all.iter().map(|(_, shims)| activity(shims)).collect::<Result<_>>()?;
     tokio::time::sleep(bench.effort.watch).await;
-    let after = now()?;
-    let metric = |index: usize| {
-        let of = |(((name, _), before), after): (
-            (&(String, Vec<Idle>), &Vec<[f64; 2]>),
-            &Vec<[f64; 2]>,
-        )| {
-            let grown = before
-                .iter()
-                .zip(after)
-                .filter_map(|(before, after)| Some(after.get(index)? - before.get(index)?));
-            (name.clone(), grown.collect())
-        };
-        all.iter().zip(&before).zip(&after).map(of).collect()
-    };
+    let (mut times, mut counts) = (Vec::new(), Vec::new());
+    for ((name, shims), before) in all.iter().zip(before) {
+        let grown: Vec<[f64; 2]> = activity(shims)?
+            .iter()
+            .zip(before)
+            .map(|(after, before)| [after[0] - before[0], after[1] - before[1]])
+            .collect();
+        times.push((name.clone(), grown.iter().map(|[time, _]| *time).collect()));
+        counts.push((name.clone(), grown.iter().map(|[_, count]| *count).collect()));
+    }
     let title = |what: &str| format!("an idle shim in {time} s: {what}");
     Ok(vec![
-        Case::new("idle.cpu", title("processor time"), "ms", OURS, metric(0)),
-        Case::new("idle.switches", title("context switches"), "", OURS, metric(1)),
+        Case::new("idle.cpu", title("processor time"), "ms", OURS, times),
+        Case::new("idle.switches", title("context switches"), "", OURS, counts),
     ])
+}
+
+/// Processor time in milliseconds and context switches so far, of each shim.
+fn activity(shims: &[Idle]) -> Result<Vec<[f64; 2]>> {
+    let of = |idle: &Idle| Ok([processor_time(idle.shim.pid)? / 1e6, switches(idle.shim.pid)]);
+    shims.iter().map(of).collect()
 }
 
 /// What one more container adds to the shim of its pod.
