@@ -26,6 +26,10 @@ pub(crate) const LEASE_HEADER: &str = "containerd-lease";
 /// The largest message, as containerd has it (containerd defaults/defaults.go).
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 
+/// The largest list of headers. The text of a status travels in one, and holds what an OCI runtime
+/// has said.
+pub(crate) const MAX_HEADERS: u32 = 1 << 20;
+
 /// Serves one unary call: decodes its request, and encodes what `handler` makes of it.
 pub(crate) async fn unary<A, R, H, F>(
     request: http::Request<Body>,

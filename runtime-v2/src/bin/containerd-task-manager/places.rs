@@ -33,16 +33,24 @@ impl Places {
     /// When the settings cannot be read.
     pub(crate) fn directories(&self) -> Result<Vec<PathBuf>, ConfigError> {
         if self.state.is_empty() {
-            return Ok(vec![Settings::new(Given::default(), self.config.as_deref())?.state]);
+            let settings = Settings::new(Given::default(), self.config.as_deref())?;
+            return Ok(vec![real(&settings.state)]);
         }
         Ok(self.state.iter().map(|dir| bundles_of(dir)).collect())
     }
 }
 
-/// Of a containerd, people name the directory above.
+/// Of a containerd, people name the directory above. The path is the real one, as the kernel
+/// shows it of mounts and processes: `/var/run` is a link.
 fn bundles_of(dir: &Path) -> PathBuf {
     let below = dir.join(STOCK_DIR);
-    if below.is_dir() { below } else { std::path::absolute(dir).unwrap_or_else(|_| dir.into()) }
+    let dir = if below.is_dir() { &below } else { dir };
+    real(dir)
+}
+
+/// The real path of a directory; of one that is not there, the path itself.
+pub(crate) fn real(dir: &Path) -> PathBuf {
+    dir.canonicalize().or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.into())
 }
 
 /// Surroundings for looking at bundles: their directory, and nothing that would start a shim.

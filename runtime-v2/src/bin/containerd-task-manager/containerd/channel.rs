@@ -21,6 +21,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::UnixStream, sync::Mutex, time::timeout};
 use tonic::{Status, body::Body};
 
+use crate::grpc::MAX_HEADERS;
+
 /// A local socket accepts at once, or its process is stuck; this is for a full queue.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -100,7 +102,8 @@ impl std::fmt::Display for Causes<'_> {
 
 async fn connect(address: &Path) -> io::Result<SendRequest<Body>> {
     let stream = UnixStream::connect(address).await?;
-    let builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_header_list_size(MAX_HEADERS);
     let (sender, connection) =
         builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // Ends when the last sender and the last stream are gone, or containerd is.

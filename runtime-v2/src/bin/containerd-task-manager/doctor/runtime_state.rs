@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
 use super::{Finding, Kind, Remedy, Scene};
-use crate::procfs::Process;
+use crate::{places::real, procfs::Process};
 
 /// One run of an OCI runtime that has little to do.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,7 +47,9 @@ pub(super) fn without_bundle(scene: &Scene, root: &Path) -> Vec<Finding> {
 
 fn judge(scene: &Scene, dir: PathBuf) -> Option<Finding> {
     let note = read(&dir)?;
-    let is_of_scene = scene.states.iter().any(|state| note.bundle.starts_with(state));
+    // The bundle is gone, and perhaps its namespace; the state directory is not.
+    let state = note.bundle.ancestors().nth(2).map(real)?;
+    let is_of_scene = scene.states.contains(&state);
     if !is_of_scene || note.bundle.exists() || !scene.is_old(&dir) {
         return None;
     }

@@ -145,7 +145,8 @@ impl Tasks {
             method = method.name(),
             ?code,
             ?took,
-            message = failure.map(Status::message)
+            failure = failure.map(Status::message),
+            "answered"
         );
         response
     }

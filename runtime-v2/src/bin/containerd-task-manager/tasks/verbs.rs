@@ -1,7 +1,7 @@
 //! What is done to one task or process: each is one call of the manager.
 
 use runtime_v2::{ExecId, ExecOptions, ProcessId, Stdio};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{
     Tasks,
@@ -36,9 +36,13 @@ impl Tasks {
         request: TaskRequest,
     ) -> Result<DeleteResponse, Status> {
         let task = self.task(call, &request.container_id).await?;
-        let exit = self.manager.delete(task.key()).await.map_err(|error| status(&error))?;
-        self.restores().remove(task.key());
-        self.unmount(call, &request.container_id).await;
+        let deleted = self.manager.delete(task.key()).await.map_err(|error| status(&error));
+        // One that its shim no longer knew is as gone as one that was deleted now.
+        if deleted.as_ref().err().is_none_or(|status| status.code() == Code::NotFound) {
+            self.restores().remove(task.key());
+            self.unmount(call, &request.container_id).await;
+        }
+        let exit = deleted?;
         Ok(convert::delete_out(request.container_id, &exit))
     }
 
