@@ -97,17 +97,18 @@ impl Stray {
             // Stopped first, all of them: one that still runs could bind a socket after the look,
             // and one that is stopped cannot end and leave its pid to another.
             found.keys().for_each(|pid| send(*pid, Signal::SIGSTOP));
-            for (pid, started) in &found {
-                await_stop(*pid);
-                match procfs::stat(*pid) {
-                    Some(stat) if stat.started == *started => {
-                        sockets.extend(procfs::sockets_of(*pid));
-                        send(*pid, Signal::SIGKILL);
-                    }
-                    // The pid went to somebody else between look and signal.
-                    _ => send(*pid, Signal::SIGCONT),
-                }
+            let (mut same, mut others) = (Vec::new(), Vec::new());
+            for (pid, started) in found {
+                await_stop(pid);
+                // Otherwise the pid went to somebody else between look and signal.
+                let is_it = procfs::stat(pid).is_some_and(|stat| stat.started == started);
+                if is_it { same.push(pid) } else { others.push(pid) }
             }
+            others.into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
+            // All looks before the first kill: when a parent dies, the kernel hangs up on its
+            // stopped children.
+            sockets.extend(same.iter().flat_map(|pid| procfs::sockets_of(*pid)));
+            same.into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
             std::thread::sleep(GONE_PAUSE);
         }
         (killed, sockets)
