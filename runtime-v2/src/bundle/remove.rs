@@ -36,6 +36,10 @@ impl Bundle {
     pub(crate) fn remove_leftovers(&self) -> Result<()> {
         for dir in [self.path(), &self.work] {
             let hidden = hidden(dir);
+            if dir == self.path() && !was_bundle(&hidden) {
+                // Somebody else's, or nothing.
+                continue;
+            }
             let failed = |error| Error::io(format!("remove {}", hidden.display()), error);
             // Gone long ago; were it not, it could be mounted.
             absent_is_fine(fs::remove_dir(hidden.join("rootfs"))).map_err(failed)?;
@@ -51,6 +55,13 @@ impl Bundle {
     pub(crate) fn remove_work(&self) -> Result<()> {
         remove_hidden(&self.work)
     }
+}
+
+/// Whether a hidden directory holds what only bundles hold.
+fn was_bundle(hidden: &Path) -> bool {
+    ["config.json", "work", "log", "bootstrap.json", "shim-binary-path", "end.json"]
+        .iter()
+        .any(|name| hidden.join(name).symlink_metadata().is_ok())
 }
 
 /// Renames a directory out of sight first, so that a half-removed one is never taken for a bundle.

@@ -29,7 +29,7 @@ pub(super) async fn work_without_bundle(config: &Config, bundles: HashSet<Key>) 
     found.await.unwrap_or_default()
 }
 
-/// Whose removal was cut off: the ids of hidden directories. Only removals make such names.
+/// Whose removal may have been cut off: the ids of hidden directories.
 pub(super) async fn half_removed(config: &Config) -> HashSet<Key> {
     let dirs = [config.state.clone(), config.root.clone()];
     let found = tokio::task::spawn_blocking(move || {

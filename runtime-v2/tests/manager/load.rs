@@ -284,7 +284,7 @@ async fn damaged_files_are_a_dead_shim() {
 async fn what_is_no_bundle_is_left_alone_and_what_is_empty_goes() {
     let mut host = Fixture::without_manager(&good());
     let state = host.path("state");
-    for dir in ["ns/.half", "ns/not ok", ".hidden/c1", "ns/empty"] {
+    for dir in ["ns/.half", "ns/.other", "ns/not ok", ".hidden/c1", "ns/empty"] {
         fs::create_dir_all(state.join(dir)).unwrap();
     }
     fs::write(state.join("ns/.half/config.json"), "").unwrap();
@@ -297,7 +297,7 @@ async fn what_is_no_bundle_is_left_alone_and_what_is_empty_goes() {
     let report = host.load().await;
     assert_eq!(report.dead, [key("empty")]);
     let left: Vec<_> = names(&state.join("ns")).into_iter().collect();
-    assert_eq!(left, ["file", "not ok"]);
+    assert_eq!(left, [".other", "file", "not ok"]);
     assert!(state.join(".hidden/c1").exists());
     assert!(names(&host.path("root/ns")).is_empty());
     assert!(names(&host.path("root/other")).is_empty());
