@@ -2,7 +2,9 @@
 //! to `docs/conformance.md`; see `integration::conformance`. Fails when a difference has no reason, or a reason no
 //! difference. With the names of cases it plays those, and writes nothing.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use integration::conformance::{Comparison, compare, page, peer, reasons, script};
@@ -30,8 +32,10 @@ fn run() -> Result {
     let mut reasons = reasons::reasons()?;
     let comparison = compare(&cases, &peers, &runtimes, &reasons, progress)?;
     if wanted.is_empty() {
-        let names: Vec<String> =
-            runtimes.iter().map(|(_, path)| path.display().to_string()).collect();
+        // The directory has the version in its name.
+        let name = |path: &Path| path.parent().unwrap_or(path).file_name().map(OsStr::to_os_string);
+        let names = runtimes.iter().filter_map(|(_, path)| name(path)?.into_string().ok());
+        let names: Vec<String> = names.collect();
         let page = page::page(&comparison, &reasons, &peers, &names.join(", "))?;
         let path = paths::workspace().join("docs/conformance.md");
         std::fs::write(&path, page).context(path.display())?;

@@ -44,7 +44,7 @@ pub fn page(
             .filter(|difference| reason_of(reasons, difference) == Some(reason))
             .collect();
         if !mine.is_empty() {
-            writeln!(page, "\n## {}. {}\n", number + 1, reason.why)?;
+            writeln!(page, "\n## Reason {}\n\n{}\n", number + 1, reason.why)?;
             table(&mut page, &mine, comparison)?;
         }
     }
