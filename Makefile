@@ -48,10 +48,14 @@ build-manager: ## build containerd-task-manager alone
 install: ## install both binaries below PREFIX (/usr/local)
 	install -D -m 0755 $(SHIM) $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2
 	install -D -m 0755 $(MANAGER) $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
+	install -D -m 0644 runtime-v2/dist/containerd-task-manager.service $(DESTDIR)$(PREFIX)/lib/systemd/system/containerd-task-manager.service
+	install -D -m 0644 runtime-v2/dist/config.toml $(DESTDIR)$(PREFIX)/share/doc/containerd-task-manager/config.toml
 
 .PHONY: uninstall
 uninstall: ## remove them again
 	rm -f $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2 $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/containerd-task-manager.service
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/containerd-task-manager
 
 .PHONY: clean
 clean: ## remove everything that was built and brought in
