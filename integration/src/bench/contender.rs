@@ -52,11 +52,14 @@ pub fn shims() -> Result<Vec<Contender>> {
             found.push(Contender { name: format!("{GO}{short}"), version, binary, era });
         }
     }
-    let published = paths::deps().join("rust-extensions/bin/containerd-shim-runc-v2-rs");
-    if published.exists() {
-        let version = "0.2.0".to_owned();
-        let name = PUBLISHED.to_owned();
-        found.push(Contender { name, version, binary: published, era: Era::V2_0 });
+    let is_shim = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
+    };
+    let installed = paths::entries(&paths::deps().join("rust-extensions/bin")).find(is_shim);
+    if let Some(binary) = installed {
+        // What it says of its version is another crate's.
+        let (name, version) = (PUBLISHED.to_owned(), "0.2.0".to_owned());
+        found.push(Contender { name, version, binary, era: Era::V2_0 });
     }
     Ok(found)
 }
