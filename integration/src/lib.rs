@@ -18,8 +18,8 @@
 
 pub mod bench;
 pub mod bundle;
-pub mod conformance;
 pub mod cgroup;
+pub mod conformance;
 pub mod container;
 pub mod containerd;
 pub mod daemon;
