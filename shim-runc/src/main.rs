@@ -11,7 +11,11 @@ use shim_runc::{
         args::{Args, ArgsError, USAGE},
     },
     error::shorten,
+    sys::memory::BySize,
 };
+
+#[global_allocator]
+static ALLOCATOR: BySize = BySize;
 
 /// The longest reason that is told; stdin, which it may quote, can have 10 MiB.
 const MAX_MESSAGE: usize = 32 << 10;

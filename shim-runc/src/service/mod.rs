@@ -133,12 +133,7 @@ impl TaskService {
     async fn delete(&self, request: DeleteRequest) -> Result<DeleteResponse> {
         let container = self.container(&request.id)?;
         let deleted = match ProcessId::of(&request.exec_id) {
-            ProcessId::Init => {
-                let deleted = container.delete(|| self.registry.remove(&request.id)).await?;
-                // A container's worth of memory is free now; most of it is not needed again.
-                crate::sys::memory::trim();
-                deleted
-            }
+            ProcessId::Init => container.delete(|| self.registry.remove(&request.id)).await?,
             ProcessId::Exec(id) => container.delete_exec(id).await?,
         };
         Ok(convert::deleted(deleted))

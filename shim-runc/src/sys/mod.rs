@@ -1,7 +1,7 @@
 //! System calls that neither the standard library nor nix wraps, each behind a safe function.
 //!
 //! * [`process`]: forking, subreaper, pidfds.
-//! * [`memory`]: settings of the allocator.
+//! * [`memory`]: the allocator.
 //! * [`title`]: the command line that `ps` shows.
 
 pub mod memory;
