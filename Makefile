@@ -91,6 +91,7 @@ test-cgroup2: deps build-shim ## the part of them that needs cgroup v2 alone, in
 .PHONY: conformance
 conformance: deps build-shim ## compare the shim with Go's, call by call, and write docs/conformance.md
 	$(CARGO) run --locked -q -p integration --bin conformance
+	@scripts/test integration conformance
 
 .PHONY: soak
 soak: deps build-shim ## thousands of execs and containers through one shim: does anything grow? (15 minutes at most)
