@@ -178,7 +178,8 @@ async fn passed_through(fixture: &Fixture, daemon: &Daemon<'_>) -> Result {
     let behind = daemon.ctr_behind(&["content", "ls", "-q"]).output().await?;
     ensure_eq!(through, String::from_utf8_lossy(&behind.stdout), "content of both sockets");
     let size = format!("{}MB", bytes.len() / 1_000_000);
-    let line = through.lines().find(|line| line.contains(&size) || line.contains("41.94"));
+    let listed = daemon.must(&["content", "ls"]).await?;
+    let line = listed.lines().find(|line| line.contains(&size) || line.contains("41.94"));
     let digest =
         line.and_then(|line| line.split_whitespace().next()).unwrap_or_default().to_owned();
     let fetched = daemon.output(&["content", "get", &digest]).await?;

@@ -169,6 +169,13 @@ impl Host {
         self.shim.ends_with("runc-v2-rs")
     }
 
+    /// Whether it is one of containerd's own.
+    pub(crate) fn is_gos(&self) -> bool {
+        let own =
+            env::var_os("SHIM_RUNC").is_some_and(|own| Path::new(&own) == Path::new(&self.shim));
+        !own && !self.is_published()
+    }
+
     /// The root file system that containers see.
     pub(crate) fn rootfs(&self) -> PathBuf {
         self.dir.path().join("tree")
