@@ -30,7 +30,7 @@ pub const MAX_PATH: usize = 107;
 
 /// How often a socket that was there and is gone is looked for again. Once is what a shim that
 /// ends takes; more can only come from shims of another make, which do not know of the lock.
-const MAX_ROUNDS: u32 = 10;
+const MAX_ROUNDS: u32 = 1000;
 
 /// A bound socket.
 #[derive(Debug)]
