@@ -141,6 +141,10 @@ pub fn bind_or_connect(path: &Path) -> Result<Group> {
     loop {
         match bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            // A shim that was ending has taken our new file for its own, and removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && rounds.next().is_some() => {
+                continue;
+            }
             bound => return bound.map(Group::New).map_err(failed),
         }
         let refused = match connect(path) {
