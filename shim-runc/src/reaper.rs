@@ -106,9 +106,7 @@ impl Table {
 pub struct Child {
     /// Its pid.
     pub pid: Pid,
-    /// The pipes asked for in the command.
-    pub stdin: Option<std::process::ChildStdin>,
-    /// Likewise.
+    /// The pipe that its command asked for.
     pub stdout: Option<std::process::ChildStdout>,
     handle: Option<PidFd>,
     exit: ExitWaiter,
@@ -186,7 +184,7 @@ impl Reaper {
         let exit = table.register(pid.as_raw());
         // Still under the lock, so the child is not collected and the pid is still its own.
         let handle = PidFd::open(pid).ok();
-        Ok(Child { pid, stdin: child.stdin.take(), stdout: child.stdout.take(), handle, exit })
+        Ok(Child { pid, stdout: child.stdout.take(), handle, exit })
     }
 
     /// Keeps the exits of unknown pids until the claim is gone.

@@ -24,7 +24,7 @@ pub use exec::ExecRequest;
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use runtime_proto::{errdefs::Code, task::Status};
@@ -35,7 +35,7 @@ use crate::{
     error::{Error, Result},
     exits::Ledger,
     process::{
-        Process, Snapshot, Stdio,
+        Process, Snapshot, Stdio, lock,
         state::{ExecState, InitState},
     },
     publisher::Publisher,
@@ -208,11 +208,6 @@ impl Container {
 
 fn view<S: Copy>(process: &Process<S>, status: Status, pid: u32, exit: Option<Exit>) -> View {
     View { id: process.id.clone(), stdio: process.stdio.clone(), status, pid, exit }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds one of these can panic half-way.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs what may block for long on a thread of its own.

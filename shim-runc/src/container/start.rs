@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use runtime_proto::events::TaskStart;
 
-use super::{Container, lock};
+use super::Container;
 use crate::{
     error::Result,
     process::state::{InitEvent, InitState, Verb},
@@ -67,12 +67,5 @@ impl Container {
         let adopted = restored.map_err(|error| self.with_criu_log(error, &work, "restore.log"))?;
         self.adopted(adopted).await;
         Ok(())
-    }
-
-    /// Whether init's exit was seen, though it may not have been told yet.
-    pub(super) fn with_ledger<T>(&self, look: impl FnOnce(&mut crate::exits::Ledger) -> T) -> T {
-        let result = look(&mut lock(&self.ledger));
-        self.ledger_changed.notify_waiters();
-        result
     }
 }

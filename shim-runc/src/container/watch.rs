@@ -124,6 +124,13 @@ impl Container {
         Error::new(Code::FailedPrecondition, message)
     }
 
+    /// Changes the ledger, and wakes those who wait for what it says.
+    pub(super) fn with_ledger<T>(&self, look: impl FnOnce(&mut crate::exits::Ledger) -> T) -> T {
+        let result = look(&mut lock(&self.ledger));
+        self.ledger_changed.notify_waiters();
+        result
+    }
+
     async fn ledger_says(&self, yes: impl Fn(&crate::exits::Ledger) -> bool) {
         loop {
             let changed = self.ledger_changed.notified();

@@ -152,7 +152,8 @@ impl<S: Copy> Process<S> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks one of the small maps and slots of a process or container.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that holds one of these can panic half-way.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

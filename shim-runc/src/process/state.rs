@@ -297,7 +297,16 @@ mod tests {
         Verb::Delete,
     ];
 
-    /// Rows are states, columns are `VERBS`; `y` allowed, `n` refused, `g` gone.
+    /// What a state says to each of `VERBS`: `y` allowed, `n` refused, `g` gone.
+    fn row(allows: impl Fn(Verb) -> Result<(), Refused>) -> String {
+        let mark = |verb| match allows(verb) {
+            Ok(()) => 'y',
+            Err(refused) if refused.gone => 'g',
+            Err(_) => 'n',
+        };
+        VERBS.into_iter().map(mark).collect()
+    }
+
     #[test]
     fn table_of_init() {
         use InitState as S;
@@ -310,15 +319,8 @@ mod tests {
             (S::Stopped, "nnnynnnny"),
             (S::Deleted, "nnngnnnng"),
         ];
-        for (state, row) in table {
-            for (verb, mark) in VERBS.into_iter().zip(row.chars()) {
-                let seen = match state.allows(verb) {
-                    Ok(()) => 'y',
-                    Err(refused) if refused.gone => 'g',
-                    Err(_) => 'n',
-                };
-                assert_eq!(seen, mark, "{verb} when {state:?}");
-            }
+        for (state, marks) in table {
+            assert_eq!(row(|verb| state.allows(verb)), marks, "{state:?}");
         }
     }
 
@@ -332,15 +334,8 @@ mod tests {
             (S::Stopped, "nnngnnnny"),
             (S::Deleted, "nnngnnnng"),
         ];
-        for (state, row) in table {
-            for (verb, mark) in VERBS.into_iter().zip(row.chars()) {
-                let seen = match state.allows(verb) {
-                    Ok(()) => 'y',
-                    Err(refused) if refused.gone => 'g',
-                    Err(_) => 'n',
-                };
-                assert_eq!(seen, mark, "{verb} when {state:?}");
-            }
+        for (state, marks) in table {
+            assert_eq!(row(|verb| state.allows(verb)), marks, "{state:?}");
         }
     }
 
