@@ -2,7 +2,8 @@
 //!
 //! From the bottom up:
 //!
-//! * [`errdefs`]: the error classes and their codes; the only code table.
+//! * [`errdefs`]: the error classes and their codes; the only code table. [`error`](mod@error): a class,
+//!   what was being done, and the cause.
 //! * [`any`](mod@any): packing and unpacking of `google.protobuf.Any` by containerd's type URL rules.
 //! * [`topics`]: the events a runtime publishes and the topic of each.
 //! * [`options`]: what a client may tell the runc shim, in every form it arrives.
@@ -18,6 +19,7 @@
 pub mod any;
 pub mod bootstrap;
 pub mod errdefs;
+pub mod error;
 pub mod frame;
 pub mod options;
 pub mod topics;

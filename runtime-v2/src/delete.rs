@@ -19,7 +19,7 @@ use runtime_proto::{
 use crate::{
     bundle::Bundle,
     dead_shim,
-    error::{Error, Result},
+    error::{self, Error, Result},
     task::{Entry, Exit, exit},
     task_manager::Inner,
 };
@@ -52,7 +52,7 @@ pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exi
             entry.note_deleted(exit.clone());
             finish(inner, entry, exit).await
         }
-        Err(error) if error.is_closed() => Ok(dead_shim::clean_up(inner, entry).await),
+        Err(error) if error::is_closed(&error) => Ok(dead_shim::clean_up(inner, entry).await),
         Err(error) if error.kind() == Code::NotFound => {
             // The shim says there is nothing; the OCI runtime may still know something.
             let exit = dead_shim::binary_delete(inner, entry).await;

@@ -14,7 +14,7 @@ use crate::{
     bundle::{Bundle, Located},
     client::TaskClient,
     config::Config,
-    error::{Error, Result},
+    error::{self, Error, Result},
     id::Key,
     load,
     shim::{Origin, Parts, Shim},
@@ -140,7 +140,8 @@ pub async fn ask(bundle: &Bundle, location: Bootstrap) -> ShimState {
         Ok(alive) => ShimState::Alive(alive),
         // A missing file, and one that nobody listens at.
         Err(error)
-            if !error.is_call() && matches!(error.kind(), Code::NotFound | Code::Unavailable) =>
+            if !error::is_call(&error)
+                && matches!(error.kind(), Code::NotFound | Code::Unavailable) =>
         {
             ShimState::Dead { location }
         }
@@ -154,7 +155,7 @@ async fn try_ask(bundle: &Bundle, location: Bootstrap) -> Result<Alive> {
     let mut request = ConnectRequest::new();
     request.id = key.id.to_string();
     let asked = client.first::<_, ConnectResponse>("Connect", &request, Some(ASK_TIMEOUT)).await;
-    let answer = asked.map_err(|error| Error::call(format!("Connect of {key}"), error))?.answer;
+    let answer = asked.map_err(|error| error::call(format!("Connect of {key}"), error))?.answer;
     let shim = Shim::new(Parts {
         bundle: bundle.clone(),
         location,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     bundle::Bundle,
     client::TaskClient,
-    error::{Error, Result},
+    error::{self, Result},
     id::Key,
     shim_log::ShimLog,
     shim_users::{Use, Users},
@@ -130,7 +130,7 @@ impl Shim {
         limit: Option<Duration>,
     ) -> Result<R> {
         let called = self.client.call(method, request, limit).await;
-        called.map_err(|error| Error::call(format!("{method} of {}", self.key()), error))
+        called.map_err(|error| error::call(format!("{method} of {}", self.key()), error))
     }
 
     /// The first call; a downgrade it brings to light is written down before the answer is given,
@@ -143,7 +143,7 @@ impl Shim {
     ) -> Result<R> {
         let called = self.client.first(method, request, limit).await;
         let first =
-            called.map_err(|error| Error::call(format!("{method} of {}", self.key()), error))?;
+            called.map_err(|error| error::call(format!("{method} of {}", self.key()), error))?;
         if first.downgraded {
             let (namespace, id) = (&self.key().namespace, &self.key().id);
             tracing::info!(%namespace, %id, version = self.version(), "shim speaks an older API than announced");
@@ -168,7 +168,7 @@ impl Shim {
             Ok(_) if self.is_unused() && self.origin == Origin::Started => {
                 let _ = timeout_at(deadline, self.client.closed()).await;
             }
-            Err(error) if !error.is_closed() => {
+            Err(error) if !error::is_closed(&error) => {
                 tracing::debug!(key = %self.key(), %error, "shim refused to shut down");
             }
             Ok(_) | Err(_) => {}

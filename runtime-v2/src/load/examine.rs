@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::{
     bundle::{Bundle, EndNote, Located},
     client::TaskClient,
-    error::{Error, Result},
+    error::{self, Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
     shim_log::ShimLog,
@@ -183,7 +183,7 @@ async fn find_task(shim: &Shim) -> Result<Option<u32>> {
     }
     match pids(shim, LOAD_TIMEOUT).await {
         Ok(processes) => Ok(processes.first().map(|_| 0)),
-        Err(error) if error.is_closed() => Err(error),
+        Err(error) if error::is_closed(&error) => Err(error),
         Err(error) if error.kind() == Code::NotFound => Ok(None),
         Err(_) => Ok(Some(0)),
     }

@@ -16,7 +16,7 @@ use runtime_proto::{
 
 use super::{Exit, ProcessId, ProcessInfo, ProcessState, Stdio, Task};
 use crate::{
-    error::{Error, Result},
+    error::{self, Error, Result},
     id::ExecId,
     shim::Shim,
 };
@@ -111,7 +111,7 @@ impl Task {
                 status: answer.exit_status,
                 at: instant(answer.exited_at.into_option()),
             }),
-            Err(error) if error.is_closed() => {
+            Err(error) if error::is_closed(&error) => {
                 let limit = self.limit.unwrap_or(LOST_TIMEOUT);
                 let lost = tokio::time::timeout(limit, self.entry.ended()).await;
                 lost.ok().flatten().ok_or(error)
@@ -249,7 +249,7 @@ pub(crate) async fn state(
     let asked: Result<StateResponse> = shim.call("State", &request, Some(limit)).await;
     let answer = asked.map_err(|error| {
         // As containerd: what cannot be asked any more is not there any more.
-        if error.is_closed() { error.with_kind(Code::NotFound) } else { error }
+        if error::is_closed(&error) { error.with_kind(Code::NotFound) } else { error }
     })?;
     let at = instant(answer.exited_at.into_option());
     let status = answer.status.enum_value_or_default();
