@@ -20,7 +20,7 @@ use runtime_proto::{
 };
 use runtime_v2::{
     Config, CreateOptions, Daemon, Environment, EventSink, EventSocket, Key, LoadReport,
-    MemoryStore, ProcessId, Result, Task, TaskManager,
+    MemoryStore, ProcessId, Result, Task, TaskManager, id::MAX_LEN,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -96,6 +96,11 @@ impl Host {
     }
 
     pub(crate) fn start_manager(&mut self) {
+        self.start_manager_with(|_| {});
+    }
+
+    /// Starts a manager whose configuration this changes.
+    pub(crate) fn start_manager_with(&mut self, change: impl FnOnce(&mut Config)) {
         let path = |name: &str| self.dir.path().join(name);
         let daemon = Daemon {
             grpc_address: path("grpc").display().to_string(),
@@ -109,7 +114,8 @@ impl Host {
             sandboxes: store,
             events: self.record.clone(),
         };
-        let config = Config::new(path("state"), path("root"), daemon);
+        let mut config = Config::new(path("state"), path("root"), daemon);
+        change(&mut config);
         let manager = TaskManager::new(config, environment).unwrap();
         let socket =
             EventSocket::serve(&path("events"), manager.clone(), self.record.clone()).unwrap();
@@ -159,6 +165,19 @@ impl Host {
         format!("{name}-{}", self.namespace)
     }
 
+    /// The same with the longest name that a namespace can have.
+    pub(crate) fn with_longest_name(mut self) -> Self {
+        self.namespace.push('-');
+        let missing = MAX_LEN - self.namespace.len();
+        self.namespace.push_str(&"n".repeat(missing));
+        self
+    }
+
+    /// Whether the shim is this workspace's own.
+    pub(crate) fn is_own(&self) -> bool {
+        env::var_os("SHIM_RUNC").is_some_and(|own| Path::new(&own) == Path::new(&self.shim))
+    }
+
     /// Whether the shim is one of the first generation, which knows no groups.
     pub(crate) fn is_v1(&self) -> bool {
         self.shim.ends_with("runc-v1")
@@ -171,9 +190,7 @@ impl Host {
 
     /// Whether it is one of containerd's own.
     pub(crate) fn is_gos(&self) -> bool {
-        let own =
-            env::var_os("SHIM_RUNC").is_some_and(|own| Path::new(&own) == Path::new(&self.shim));
-        !own && !self.is_published()
+        !self.is_own() && !self.is_published()
     }
 
     /// The root file system that containers see.
