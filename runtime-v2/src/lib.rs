@@ -10,7 +10,7 @@
 //!   shims that speak gRPC.
 //! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
 //! * [`config`]: the surroundings. No path is built in. [`events`] and [`stores`]: what an embedder
-//!   gives.
+//!   gives. `state_lock` claims the directories for one manager.
 //! * `address` dials what shims have called addresses, `socket_file` removes a dead one's.
 //! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
 //!   and run a shim's executable, `features` asks it what it can, `shim_log` reads its log.
@@ -61,6 +61,7 @@ mod shim_binary;
 mod shim_log;
 mod shim_users;
 mod socket_file;
+mod state_lock;
 mod stray;
 
 pub use config::{Config, Daemon};
@@ -71,6 +72,7 @@ pub use events::{EventSink, Exchange};
 pub use id::{ContainerId, ExecId, Key, Namespace};
 pub use load::{LoadReport, Loading};
 pub use runtime_proto::errdefs::Code;
+pub use state_lock::StateLock;
 pub use stores::{ContainerStore, MemoryStore, SandboxStore};
 pub use task::{ExecOptions, Exit, ProcessId, ProcessInfo, ProcessState, Stdio, Task};
 pub use task_manager::{Environment, TaskManager};

@@ -28,6 +28,7 @@ use crate::{
     shim::Shim,
     shim_binary::{Eras, ShimBinary},
     shim_users::Users,
+    state_lock::StateLock,
 };
 
 /// Binaries run for `delete` at one time. Each forks and runs an OCI runtime; the shim of a large
@@ -44,6 +45,8 @@ pub struct ShimManager {
     slots: Mutex<HashMap<Key, Slot>>,
     cleaners: Semaphore,
     users: Users,
+    /// Given back with the last handle: from then on, another manager may work here.
+    _lock: StateLock,
 }
 
 #[derive(Debug)]
@@ -64,11 +67,21 @@ pub struct Reservation {
 }
 
 impl ShimManager {
-    /// A registry without entries.
+    /// A registry without entries, which claims the state directory.
+    ///
+    /// # Errors
+    /// When the configuration cannot work, or another manager has claimed the directory.
+    pub fn new(config: Config) -> Result<Arc<Self>> {
+        config.check()?;
+        let lock = StateLock::take(&config.state)?;
+        Self::with_lock(config, lock)
+    }
+
+    /// The same, for who has claimed the state directory of `config` before.
     ///
     /// # Errors
     /// When the configuration cannot work.
-    pub fn new(config: Config) -> Result<Arc<Self>> {
+    pub fn with_lock(config: Config, lock: StateLock) -> Result<Arc<Self>> {
         config.check()?;
         Ok(Arc::new(Self {
             resolver: Resolver::new(config.search.clone()),
@@ -77,6 +90,7 @@ impl ShimManager {
             slots: Mutex::default(),
             cleaners: Semaphore::new(MAX_CLEANERS),
             users: Users::default(),
+            _lock: lock,
         }))
     }
 

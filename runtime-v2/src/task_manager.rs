@@ -23,6 +23,7 @@ use crate::{
     load::{self, Loading},
     observed::{self, Observed},
     shim_manager::ShimManager,
+    state_lock::StateLock,
     stores::{ContainerStore, SandboxStore},
     task::{Entry, Exit, Heard, Task},
 };
@@ -67,18 +68,26 @@ impl fmt::Debug for Environment {
 }
 
 impl TaskManager {
-    /// A manager without tasks. Must be called within a tokio runtime.
+    /// A manager without tasks, which claims the state directory. Must be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// When the configuration cannot work, or another manager has claimed the directory.
+    pub fn new(config: Config, environment: Environment) -> Result<Self> {
+        Ok(Self::over(ShimManager::new(config)?, environment))
+    }
+
+    /// The same, for who has claimed the state directory of `config` before.
     ///
     /// # Errors
     /// When the configuration cannot work.
-    pub fn new(config: Config, environment: Environment) -> Result<Self> {
-        let inner = Inner {
-            shims: ShimManager::new(config)?,
-            environment,
-            tasks: Mutex::default(),
-            work: Arc::default(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+    pub fn with_lock(config: Config, lock: StateLock, environment: Environment) -> Result<Self> {
+        Ok(Self::over(ShimManager::with_lock(config, lock)?, environment))
+    }
+
+    fn over(shims: Arc<ShimManager>, environment: Environment) -> Self {
+        let inner = Inner { shims, environment, tasks: Mutex::default(), work: Arc::default() };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The shims below the tasks.

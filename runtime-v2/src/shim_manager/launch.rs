@@ -47,19 +47,21 @@ impl ShimManager {
         answer: &mut Option<Bootstrap>,
     ) -> Result<Shim> {
         let key = bundle.key();
-        let log = ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?;
+        // Noted first. Should this manager be killed from here on, the next one knows whose process
+        // it is that works in the bundle, and what to run for `delete`.
+        let noted = binary.to_path_buf();
+        let log = bundle.blocking(move |bundle| {
+            bundle.write_binary_path(&noted)?;
+            bundle.log_fifo()
+        });
+        let log = ShimLog::open(&log.await?, key)?;
         let started = self.binary(binary).start(&self.eras, key, bundle.path(), options).await?;
         let location = answer.insert(started).clone().supported().map_err(|error| {
             Error::caused(Code::Unimplemented, binary.display().to_string(), error)
         })?;
         let client = TaskClient::connect(&location, &key.namespace, CONNECT_TIMEOUT).await?;
-        let (path, written) = (binary.to_path_buf(), location.clone());
-        bundle
-            .blocking(move |bundle| {
-                bundle.write_binary_path(&path)?;
-                bundle.write_bootstrap(&written)
-            })
-            .await?;
+        let written = location.clone();
+        bundle.blocking(move |bundle| bundle.write_bootstrap(&written)).await?;
         Ok(Shim::new(Parts {
             bundle: bundle.clone(),
             location,

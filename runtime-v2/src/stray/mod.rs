@@ -14,7 +14,12 @@
 //!
 //! It is killed with all its descendants: a stuck call of the OCI runtime would otherwise go on
 //! and make the container after all.
+//!
+//! /proc is read process by process, not at one instant. A `start` that has launched its process
+//! and ended between two of these reads hides both; so where a `start` may be under way, nothing
+//! is taken to be there only when several looks in a row have seen nothing.
 
+mod hold;
 mod procfs;
 
 use std::{
@@ -23,11 +28,9 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 
+use hold::Held;
 use procfs::Stat;
 use runtime_proto::bootstrap::ENV_NAMESPACE;
 
@@ -37,6 +40,16 @@ use crate::{address, bundle::Bundle, error::Result, id::Key, shim_users::Users, 
 /// which it is stuck in the kernel and nothing helps.
 const GONE_PAUSE: Duration = Duration::from_millis(20);
 const GONE_TRIES: u32 = 50;
+
+/// Looks that must see nothing where a `start` may be under way. A process evades a look only by
+/// being launched during it by one that ends during it; `start` ends once so, and a process that
+/// detaches itself by forking twice does once more.
+const START_LOOKS: u32 = 3;
+
+/// A process that has just begun to execute something has no command line for some microseconds;
+/// two hundred of these are one second, after which it has hidden it on purpose.
+const EXEC_PAUSE: Duration = Duration::from_millis(5);
+const EXEC_TRIES: u32 = 200;
 
 /// A stop is immediate but for a process that is within a long system call; those bind nothing.
 const STOP_PAUSE: Duration = Duration::from_millis(1);
@@ -88,37 +101,68 @@ impl Stray {
     /// Kills until nothing is found any more; tells how many and where they listened.
     fn kill_all(&self) -> (usize, HashSet<PathBuf>) {
         let (mut killed, mut sockets) = (0, HashSet::new());
+        let mut quiet = 0;
         for _ in 0..GONE_TRIES {
-            let found = self.find();
+            let found = self.settle();
             if found.is_empty() {
-                break;
+                quiet += 1;
+                if quiet >= self.looks() {
+                    break;
+                }
+                continue;
             }
+            quiet = 0;
             killed = killed.max(found.len());
-            // Stopped first, all of them: one that still runs could bind a socket after the look,
-            // and one that is stopped cannot end and leave its pid to another.
-            found.keys().for_each(|pid| send(*pid, Signal::SIGSTOP));
-            let (mut same, mut others) = (Vec::new(), Vec::new());
-            for (pid, started) in found {
-                await_stop(pid);
-                // Otherwise the pid went to somebody else between look and signal.
-                let is_it = procfs::stat(pid).is_some_and(|stat| stat.started == started);
-                if is_it { same.push(pid) } else { others.push(pid) }
-            }
-            others.into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
+            let held: Vec<_> =
+                found.into_iter().filter_map(|(pid, started)| Held::new(pid, started)).collect();
+            // Stopped first, all of them: one that still runs could bind a socket after the look.
+            held.iter().for_each(|process| process.send(Signal::SIGSTOP));
+            held.iter().for_each(|process| await_stop(process.pid()));
             // All looks before the first kill: when a parent dies, the kernel hangs up on its
             // stopped children.
-            sockets.extend(same.iter().flat_map(|pid| procfs::sockets_of(*pid)));
-            same.into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+            sockets.extend(held.iter().flat_map(|process| procfs::sockets_of(process.pid())));
+            held.iter().for_each(|process| process.send(Signal::SIGKILL));
             std::thread::sleep(GONE_PAUSE);
         }
         (killed, sockets)
     }
 
-    fn find(&self) -> Found {
-        let processes = procfs::processes();
-        // As /proc shows it: state directories are reached through links, such as /var/run.
+    /// How many looks in a row must see nothing.
+    fn looks(&self) -> u32 {
+        if self.what == What::Shim && self.address.is_none() { START_LOOKS } else { 1 }
+    }
+
+    /// Looks once it is known of every process in the bundle what it executes.
+    fn settle(&self) -> Found {
+        for _ in 0..EXEC_TRIES {
+            let processes = procfs::processes();
+            if self.looks() > 1 && self.is_executing(&processes) {
+                std::thread::sleep(EXEC_PAUSE);
+                continue;
+            }
+            return self.find(processes);
+        }
+        self.find(procfs::processes())
+    }
+
+    /// Whether some process in the bundle does not show yet what it is.
+    fn is_executing(&self, processes: &HashMap<i32, Stat>) -> bool {
+        let place = self.place();
+        processes.keys().any(|pid| {
+            procfs::works_in(*pid, &place)
+                && !self.was_started_in(&place, *pid)
+                && procfs::has_no_words(*pid)
+        })
+    }
+
+    /// The bundle as /proc shows it: state directories are reached through links, such as /var/run.
+    fn place(&self) -> PathBuf {
         let place = self.bundle.path().canonicalize();
-        let place = place.unwrap_or_else(|_| self.bundle.path().to_path_buf());
+        place.unwrap_or_else(|_| self.bundle.path().to_path_buf())
+    }
+
+    fn find(&self, processes: HashMap<i32, Stat>) -> Found {
+        let place = self.place();
         let listening = procfs::listening_inodes(&socket_names(self.address.as_slice()));
         let those = |wanted: &dyn Fn(i32) -> bool| -> Found {
             let wanted = processes.iter().filter(|(pid, _)| wanted(**pid));
@@ -180,11 +224,6 @@ impl Stray {
 /// As /proc lists the sockets of these addresses.
 fn socket_names(addresses: &[String]) -> HashSet<String> {
     addresses.iter().filter_map(|address| address::listed_name(address)).collect()
-}
-
-/// Gone already, or not ours to signal: the next round tells.
-fn send(pid: i32, signal: Signal) {
-    let _ = kill(Pid::from_raw(pid), signal);
 }
 
 /// A signal takes effect when the process next leaves the kernel.
@@ -285,7 +324,7 @@ mod tests {
         let mut visitor = sleeper(bundle.path(), "someone-else");
         let mut elsewhere = sleeper(dir.path(), "stray-1");
         // The shell and its background sleep; the shell may not have started that one yet.
-        while stray.find().len() < 2 {
+        while stray.find(processes()).len() < 2 {
             tokio::task::yield_now().await;
         }
         assert_eq!(stray.clone().kill().await.unwrap(), 2);
@@ -296,7 +335,7 @@ mod tests {
             let pid = i32::try_from(other.id()).unwrap();
             for (child, stat) in processes() {
                 if stat.parent == pid {
-                    kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+                    Held::new(child, stat.started).unwrap().send(Signal::SIGKILL);
                 }
             }
             other.kill().unwrap();

@@ -52,6 +52,13 @@ pub(super) fn names(pid: i32, word: &str) -> bool {
         .is_ok_and(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
+/// Whether it has no command line, as one has that is just executing something: the new one is
+/// filled in after the old one has gone. One that has ended has none either.
+pub(super) fn has_no_words(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
+        && stat(pid).is_some()
+}
+
 /// Whether it was given this in its environment.
 pub(super) fn has_env(pid: i32, name: &str, value: &str) -> bool {
     let wanted = format!("{name}={value}");

@@ -10,6 +10,7 @@ mod killed;
 mod laws;
 mod lifecycle;
 mod load;
+mod load_lost;
 mod lost;
 mod support;
 mod versions;

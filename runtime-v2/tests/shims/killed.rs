@@ -40,7 +40,7 @@ async fn killed_at(host: &mut Host, calls: &[&str], step: &str, after: bool) {
         // Older shims of Go lose what nobody has taken yet when they end.
         eventually(&format!("{}: exit", host.shim), || !host.exits("c1").is_empty()).await;
     }
-    apart.kill(host.home());
+    apart.kill();
     host.start_manager();
     host.load().await;
 }
@@ -78,7 +78,7 @@ async fn a_running_container_outlives_its_manager_whatever_that_was_doing() {
         host.stop_manager().await;
         let apart = Apart::spawn(&host.job("c1", SLEEP, &["create c1", "start c1", "exec c1 e1"]));
         eventually(&host.shim, || is_done(host.home(), "exec c1 e1")).await;
-        apart.kill(host.home());
+        apart.kill();
         host.start_manager();
         assert_eq!(host.load().await.loaded, [host.key("c1")], "{}", host.shim);
         let task = timed(host.manager().get(&host.key("c1"))).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_container_that_was_half_made_does_not_come_to_be_later_in_the_shim_of
         let apart = Apart::spawn(&job);
         let mark = host.home().join("stopped");
         eventually(&format!("{}: create", host.shim), || mark.exists()).await;
-        apart.kill(host.home());
+        apart.kill();
         host.start_manager();
         let report = host.load().await;
         // The Go shims of 1.x answer nothing while they create, and are taken for dead.

@@ -20,7 +20,6 @@ mod doctor;
 mod events;
 mod grpc;
 mod listen;
-mod lock;
 mod logging;
 mod ls;
 mod metrics;

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use runtime_v2::{Environment, TaskManager};
+use runtime_v2::{Environment, StateLock, TaskManager};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -15,7 +15,6 @@ use crate::{
     containerd::Containerd,
     events::{self, Publisher},
     listen::Socket,
-    lock::StateLock,
     metrics::{Endpoint, Metrics},
     notify::{READY, STOPPING, notify},
     server::Server,
@@ -51,7 +50,7 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
 /// Everything that can be refused, taken before the first thread is started.
 #[derive(Debug)]
 pub(crate) struct Claims {
-    _lock: StateLock,
+    lock: StateLock,
     socket: Socket,
     endpoint: Option<Endpoint>,
 }
@@ -63,15 +62,14 @@ impl Claims {
     /// # Errors
     /// When any of it belongs to another process.
     pub(crate) fn take(settings: &Settings) -> Result<Self, ServeError> {
-        let lock =
-            StateLock::take(&settings.state).map_err(io_error("claim the state directory"))?;
+        let lock = StateLock::take(&settings.state)?;
         let endpoint = settings.metrics.map(|address| {
             Endpoint::bind(address).map_err(io_error(format!("serve metrics at {address}")))
         });
         let endpoint = endpoint.transpose()?;
         let socket = Socket::bind(&settings.address, settings.socket_mode, settings.socket_gid)
             .map_err(io_error(format!("listen at {}", settings.address.display())))?;
-        Ok(Self { _lock: lock, socket, endpoint })
+        Ok(Self { lock, socket, endpoint })
     }
 }
 
@@ -79,16 +77,17 @@ impl Claims {
 ///
 /// # Errors
 /// When it cannot begin to serve.
-pub(crate) async fn serve(settings: &Settings, mut claims: Claims) -> Result<(), ServeError> {
+pub(crate) async fn serve(settings: &Settings, claims: Claims) -> Result<(), ServeError> {
+    let Claims { lock, mut socket, endpoint } = claims;
     let stopped = stop_signal()?;
     let address: Arc<Path> = settings.containerd.as_path().into();
     let containerd = Containerd::new(Arc::clone(&address));
     let metrics = Arc::new(Metrics::default());
-    let manager = manager(settings, &containerd, &metrics)?;
+    let manager = manager(settings, lock, &containerd, &metrics)?;
     let mut background = Background::default();
     background.spawn(events::observe(containerd.clone(), manager.clone(), Arc::clone(&metrics)));
     load(&manager, &metrics, &mut background).await?;
-    if let Some(endpoint) = claims.endpoint.take() {
+    if let Some(endpoint) = endpoint {
         let (metrics, manager) = (Arc::clone(&metrics), manager.clone());
         background.spawn(async move {
             if let Err(error) = endpoint.serve(metrics, manager).await {
@@ -96,7 +95,7 @@ pub(crate) async fn serve(settings: &Settings, mut claims: Claims) -> Result<(),
             }
         });
     }
-    let listener = claims.socket.listener().map_err(io_error("listen"))?;
+    let listener = socket.listener().map_err(io_error("listen"))?;
     let tasks = Arc::new(Tasks::new(manager.clone(), containerd, metrics));
     let (stop, stopping) = watch::channel(false);
     let serving = Server::new(tasks, address).serve(listener, stopping, settled(manager));
@@ -107,7 +106,7 @@ pub(crate) async fn serve(settings: &Settings, mut claims: Claims) -> Result<(),
         "serving"
     );
     notify(READY);
-    let socket = &claims.socket;
+    let socket = &socket;
     let stopper = async move {
         let name = stopped.await;
         tracing::info!(signal = name, "stopping; containers go on");
@@ -121,6 +120,7 @@ pub(crate) async fn serve(settings: &Settings, mut claims: Claims) -> Result<(),
 
 fn manager(
     settings: &Settings,
+    lock: StateLock,
     containerd: &Containerd,
     metrics: &Arc<Metrics>,
 ) -> Result<TaskManager, ServeError> {
@@ -130,7 +130,7 @@ fn manager(
         sandboxes: records,
         events: Arc::new(Publisher::new(containerd.clone(), Arc::clone(metrics))),
     };
-    Ok(TaskManager::new(settings.manager(), environment)?)
+    Ok(TaskManager::with_lock(settings.manager(), lock, environment)?)
 }
 
 /// Finds the shims of an earlier daemon again. The slow ones are waited for in the background;
