@@ -1,20 +1,19 @@
 //! A private containerd of any series at hand: its own root, state, socket and `PATH`; nothing of the host's is touched.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::process::Output;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use nix::sys::signal::Signal;
+use tokio::process::Command;
 
-use crate::deadline::HANG;
-use crate::failure::{Context, Failure, Result};
+use crate::ctr::Ctr;
+use crate::deadline;
+use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
 use crate::image;
-use crate::leak::MARKER;
 use crate::paths;
+use crate::service::{Program, Service};
 
 /// The series that are tested, oldest first.
 pub const SERIES: [&str; 3] = ["1.6", "1.7", "2"];
@@ -25,7 +24,8 @@ pub struct Containerd<'a> {
     fixture: &'a Fixture,
     bin: PathBuf,
     dir: PathBuf,
-    child: Child,
+    ctr: Ctr,
+    service: Service,
 }
 
 impl<'a> Containerd<'a> {
@@ -42,8 +42,9 @@ impl<'a> Containerd<'a> {
         // Bundles are the daemon's own business: it has removed all of them when nothing runs.
         let bundles = dir.join("state/io.containerd.runtime.v2.task").join(fixture.namespace());
         fixture.expect_empty(&bundles);
-        let child = spawn(fixture, &bin, &dir)?;
-        let daemon = Self { fixture, bin, dir, child };
+        let ctr = Ctr::new(fixture, &bin, &address(&dir));
+        let service = Service::start(fixture, program(fixture, &bin, &dir))?;
+        let mut daemon = Self { fixture, bin, dir, ctr, service };
         daemon.ready().await?;
         Ok(daemon)
     }
@@ -57,13 +58,19 @@ impl<'a> Containerd<'a> {
     /// The process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+        self.service.pid()
     }
 
     /// The directory of the fixture's bundles.
     #[must_use]
     pub fn bundles(&self) -> PathBuf {
         self.dir.join("state/io.containerd.runtime.v2.task").join(self.fixture.namespace())
+    }
+
+    /// The directory of this series' binaries.
+    #[must_use]
+    pub fn bin(&self) -> &Path {
+        &self.bin
     }
 
     /// The daemon's own Go shim.
@@ -77,7 +84,9 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not say.
     pub async fn version(&self) -> Result<String> {
-        let output = Command::new(self.bin.join("containerd")).arg("--version").output().await?;
+        let mut command = Command::new(self.bin.join("containerd"));
+        command.arg("--version");
+        let output = deadline::ended(command).await?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let version = text.split_whitespace().nth(2).map(str::to_owned);
         version.ok_or_else(|| Failure::new(format!("no version in {text:?}")))
@@ -86,18 +95,7 @@ impl<'a> Containerd<'a> {
     /// A `ctr` command of this daemon's own version, on the fixture's namespace.
     #[must_use]
     pub fn ctr(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.bin.join("ctr"));
-        command
-            .arg("--address")
-            .arg(self.address())
-            .args(["--namespace", self.fixture.namespace()])
-            .args(arguments)
-            .env("CONTAINERD_ADDRESS", self.address())
-            .env("PATH", self.fixture.path())
-            .env(MARKER, self.fixture.namespace())
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        command
+        self.ctr.command(arguments)
     }
 
     /// Runs `ctr` to its end.
@@ -105,9 +103,7 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it cannot be run or hangs.
     pub async fn output(&self, arguments: &[&str]) -> Result<Output> {
-        let run = tokio::time::timeout(HANG, self.ctr(arguments).output()).await;
-        let output = run.map_err(|_| Failure::new(format!("ctr {} hangs", arguments.join(" "))))?;
-        output.context(format!("ctr {}", arguments.join(" ")))
+        self.ctr.output(arguments).await
     }
 
     /// Runs `ctr`, which has to succeed; gives what it prints.
@@ -115,13 +111,7 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it fails, with what it says and the end of the daemon's log.
     pub async fn must(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.output(arguments).await?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let call = arguments.join(" ");
-            return Err(Failure::new(format!("ctr {call}: {said}\n{}", self.log_tail())));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        self.ctr.must(arguments).await.map_err(|failure| self.service.tell(&failure))
     }
 
     /// Imports the busybox image.
@@ -129,11 +119,8 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it cannot be made or imported.
     pub async fn import_image(&self) -> Result {
-        let archive = self.fixture.file("image.tar");
-        if !archive.exists() {
-            image::write(&archive)?;
-        }
-        self.must(&["images", "import", &archive.display().to_string()]).await.map(drop)
+        let archive = image::archive(self.fixture)?;
+        self.must(&["images", "import", &archive]).await.map(drop)
     }
 
     /// An id for a container of this daemon, whose traces are then looked for.
@@ -149,7 +136,7 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not end.
     pub async fn stop(mut self) -> Result {
-        self.signal(Signal::SIGTERM).await
+        self.end(Signal::SIGTERM).await
     }
 
     /// Ends the daemon and starts it anew; containers run on meanwhile.
@@ -166,7 +153,7 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not end.
     pub async fn end(&mut self, signal: Signal) -> Result {
-        self.signal(signal).await
+        self.service.end(signal).await.map(drop)
     }
 
     /// Starts the daemon again after its end.
@@ -174,43 +161,19 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not come up.
     pub async fn start_again(&mut self) -> Result {
-        self.child = spawn(self.fixture, &self.bin, &self.dir)?;
+        self.service.start_again()?;
         self.ready().await
     }
 
     /// The end of the daemon's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        const LINES: usize = 15;
-        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
+        self.service.log_tail()
     }
 
-    async fn signal(&mut self, signal: Signal) -> Result {
-        if let Some(pid) = self.child.id() {
-            kill(Pid::from_raw(pid.try_into()?), signal)?;
-        }
-        let end = tokio::time::timeout(HANG, self.child.wait()).await;
-        end.map_err(|_| Failure::new("containerd does not end"))??;
-        Ok(())
-    }
-
-    async fn ready(&self) -> Result {
-        /// Between two tries: the daemon takes a few hundred milliseconds.
-        const LOOK: Duration = Duration::from_millis(40);
-        let tries = async {
-            loop {
-                let quiet = self.ctr(&["version"]).stderr(Stdio::null()).output().await;
-                if quiet.is_ok_and(|output| output.status.success()) {
-                    return;
-                }
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        tokio::time::timeout(HANG, tries)
-            .await
-            .map_err(|_| Failure::new(format!("containerd is not up:\n{}", self.log_tail())))
+    async fn ready(&mut self) -> Result {
+        let ctr = self.ctr.clone();
+        self.service.until(async || ctr.succeeds(&["version"]).await).await
     }
 }
 
@@ -218,23 +181,15 @@ fn address(dir: &Path) -> PathBuf {
     dir.join("c.sock")
 }
 
-fn spawn(fixture: &Fixture, bin: &Path, dir: &Path) -> Result<Child> {
-    let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Command::new(bin.join("containerd"));
-    command
-        .arg("--config")
-        .arg(dir.join("config.toml"))
-        .current_dir(dir)
-        .env_clear()
-        // Its shims come from here, before any that is installed on the host.
-        .env("PATH", format!("{}:{}", fixture.path(), bin.display()))
-        .env("TMPDIR", fixture.file("tmp"))
-        .env(MARKER, fixture.namespace())
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .kill_on_drop(true);
-    command.spawn().context("starting containerd")
+fn program(fixture: &Fixture, bin: &Path, dir: &Path) -> Program {
+    let path = format!("{}:{}", fixture.path(), bin.display());
+    Program {
+        name: "containerd",
+        binary: bin.join("containerd"),
+        arguments: vec!["--config".to_owned(), dir.join("config.toml").display().to_string()],
+        dir: dir.to_path_buf(),
+        environment: vec![("PATH".to_owned(), path)],
+    }
 }
 
 /// Version 2 of the format is read by all series. What is turned off needs the network, other services, or a host's

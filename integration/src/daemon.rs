@@ -1,34 +1,52 @@
 //! The task manager as a daemon, in front of a private containerd.
 
-use std::fs::{self, File};
+mod events;
+
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
+
+pub use events::Events;
 
 use crate::containerd::Containerd;
+use crate::ctr::Ctr;
 use crate::deadline::{self, HANG};
 use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
+use crate::image;
 use crate::leak::MARKER;
 use crate::paths;
+use crate::scenario::{scenario, skip};
+use crate::service::{Program, Service};
 
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon<'a> {
     fixture: &'a Fixture,
-    ctr: PathBuf,
-    behind: PathBuf,
     dir: PathBuf,
+    ctr: Ctr,
+    behind: Ctr,
     metrics: SocketAddr,
-    child: Child,
+    service: Service,
+}
+
+/// What is out of the ordinary about a daemon.
+#[derive(Debug, Clone, Default)]
+pub struct Manner {
+    /// The directory with the `ctr` that calls it, if that is not of the containerd behind.
+    pub clients: Option<PathBuf>,
+    /// Arguments besides the usual ones.
+    pub arguments: Vec<String>,
+    /// Environment besides the usual one.
+    pub environment: Vec<(String, String)>,
 }
 
 impl<'a> Daemon<'a> {
@@ -37,19 +55,41 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it is not built or does not come up.
     pub async fn start(fixture: &'a Fixture, containerd: &Containerd<'_>) -> Result<Self> {
+        Self::start_as(fixture, containerd, Manner::default()).await
+    }
+
+    /// The same, in a manner of one's own.
+    ///
+    /// # Errors
+    /// When it is not built or does not come up.
+    pub async fn start_as(
+        fixture: &'a Fixture,
+        containerd: &Containerd<'_>,
+        manner: Manner,
+    ) -> Result<Self> {
         let dir = fixture.file("m");
         fs::create_dir_all(&dir)?;
-        let bin = containerd.go_shim();
-        let ctr = bin.parent().unwrap_or(&bin).join("ctr");
-        let behind = containerd.address();
+        let behind = Ctr::new(fixture, containerd.bin(), &containerd.address());
+        let clients = manner.clients.as_deref().unwrap_or(containerd.bin());
+        let ctr = Ctr::new(fixture, clients, &address(&dir));
         // All bundles and all that outlives a reboot are gone when nothing runs.
         for place in ["state", "root"] {
             fixture.expect_empty(&dir.join(place).join(fixture.namespace()));
         }
         // Free at this moment, which has to do: the daemon takes a number, not a socket.
         let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let child = spawn(fixture, &dir, &behind, metrics)?;
-        let mut daemon = Self { fixture, ctr, behind, dir, metrics, child };
+        let mut words = arguments(&dir, &containerd.address());
+        words.extend(["--metrics".to_owned(), metrics.to_string()]);
+        words.extend(manner.arguments);
+        let program = Program {
+            name: "containerd-task-manager",
+            binary: paths::manager()?,
+            arguments: words,
+            dir: dir.clone(),
+            environment: manner.environment,
+        };
+        let service = Service::start(fixture, program)?;
+        let mut daemon = Self { fixture, dir, ctr, behind, metrics, service };
         daemon.ready().await?;
         Ok(daemon)
     }
@@ -63,7 +103,7 @@ impl<'a> Daemon<'a> {
     /// The process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+        self.service.pid()
     }
 
     /// The state directory.
@@ -86,30 +126,22 @@ impl<'a> Daemon<'a> {
         id
     }
 
-    /// A `ctr` command of the version of the containerd behind, through this daemon.
+    /// Its client.
+    #[must_use]
+    pub fn client(&self) -> &Ctr {
+        &self.ctr
+    }
+
+    /// A client of the containerd behind, past this daemon.
+    #[must_use]
+    pub fn behind(&self) -> &Ctr {
+        &self.behind
+    }
+
+    /// A `ctr` command through this daemon.
     #[must_use]
     pub fn ctr(&self, arguments: &[&str]) -> Command {
-        self.ctr_at(&self.address(), arguments)
-    }
-
-    /// The same, past this daemon.
-    #[must_use]
-    pub fn ctr_behind(&self, arguments: &[&str]) -> Command {
-        self.ctr_at(&self.behind, arguments)
-    }
-
-    fn ctr_at(&self, address: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.ctr);
-        command
-            .arg("--address")
-            .arg(address)
-            .args(["--namespace", self.fixture.namespace()])
-            .args(arguments)
-            .env("PATH", self.fixture.path())
-            .env(MARKER, self.fixture.namespace())
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        command
+        self.ctr.command(arguments)
     }
 
     /// Runs `ctr` through this daemon to its end.
@@ -117,7 +149,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it cannot be run or hangs.
     pub async fn output(&self, arguments: &[&str]) -> Result<Output> {
-        output(self.ctr(arguments)).await
+        self.ctr.output(arguments).await
     }
 
     /// Runs `ctr` through this daemon, which has to succeed; gives what it prints.
@@ -125,13 +157,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it fails, with what it says and the end of the daemon's log.
     pub async fn must(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.output(arguments).await?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let call = arguments.join(" ");
-            return Err(Failure::new(format!("ctr {call}: {said}\n{}", self.log_tail())));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        self.ctr.must(arguments).await.map_err(|failure| self.service.tell(&failure))
     }
 
     /// Runs `ctr` through this daemon, which has to fail; gives what it says.
@@ -139,11 +165,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it succeeds.
     pub async fn refused(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.output(arguments).await?;
-        if output.status.success() {
-            return Err(Failure::new(format!("ctr {} succeeds", arguments.join(" "))));
-        }
-        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+        self.ctr.refused(arguments).await
     }
 
     /// Pid and status of a task, if it is listed.
@@ -151,12 +173,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When the list cannot be had.
     pub async fn status_of(&self, id: &str) -> Result<Option<(u32, String)>> {
-        let list = self.must(&["tasks", "ls"]).await?;
-        let line = list.lines().find(|line| line.split_whitespace().next() == Some(id));
-        Ok(line.and_then(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            Some((fields.next()?.parse().ok()?, fields.next()?.to_owned()))
-        }))
+        self.ctr.status_of(id).await.map_err(|failure| self.service.tell(&failure))
     }
 
     /// Waits until a task has this status.
@@ -174,13 +191,22 @@ impl<'a> Daemon<'a> {
         limited.map_err(|_| Failure::new(format!("{id} does not become {status}")))?
     }
 
+    /// Imports the busybox image through this daemon: leases, content, snapshots and diffs pass through.
+    ///
+    /// # Errors
+    /// When it cannot be made or imported.
+    pub async fn import_image(&self) -> Result {
+        let archive = image::archive(self.fixture)?;
+        self.must(&["images", "import", &archive]).await.map(drop)
+    }
+
     /// Starts a container that runs until it is killed.
     ///
     /// # Errors
     /// When it does not start.
     pub async fn run_detached(&self, id: &str) -> Result<u32> {
         let command = ["sleep", "1000"];
-        let run = ["run", "--detach", "--null-io", crate::image::NAME, id];
+        let run = ["run", "--detach", "--null-io", image::NAME, id];
         self.must(&[&run[..], &command[..]].concat()).await?;
         let task = self.status_of(id).await?;
         task.map(|task| task.0).ok_or_else(|| Failure::new(format!("{id} is not listed")))
@@ -207,7 +233,7 @@ impl<'a> Daemon<'a> {
             .env("PATH", self.fixture.path())
             .env(MARKER, self.fixture.namespace())
             .kill_on_drop(true);
-        output(command).await
+        deadline::ended(command).await
     }
 
     /// The same, for one that succeeds and prints JSON.
@@ -245,7 +271,7 @@ impl<'a> Daemon<'a> {
         if code == Some(0) {
             return Ok(());
         }
-        Err(Failure::new(format!("the daemon ends with {code:?}\n{}", self.log_tail())))
+        Err(self.service.tell(&Failure::new(format!("the daemon ends with {code:?}"))))
     }
 
     /// Ends the daemon by a signal.
@@ -253,11 +279,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it does not end.
     pub async fn signal(&mut self, signal: Signal) -> Result<Option<i32>> {
-        if let Some(pid) = self.child.id() {
-            kill(Pid::from_raw(pid.try_into()?), signal)?;
-        }
-        let end = tokio::time::timeout(HANG, self.child.wait()).await;
-        Ok(end.map_err(|_| Failure::new("the daemon does not end"))??.code())
+        self.service.end(signal).await
     }
 
     /// Starts the daemon again after its end.
@@ -265,35 +287,48 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it does not come up.
     pub async fn start_again(&mut self) -> Result {
-        self.child = spawn(self.fixture, &self.dir, &self.behind, self.metrics)?;
+        self.service.start_again()?;
         self.ready().await
     }
 
     /// The end of the daemon's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        const LINES: usize = 25;
-        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
+        self.service.log_tail()
+    }
+
+    /// The whole of it.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.service.log()
     }
 
     async fn ready(&mut self) -> Result {
-        let look = async {
-            loop {
-                if self.child.try_wait()?.is_some() {
-                    return Err(Failure::new(format!("the daemon ends:\n{}", self.log_tail())));
-                }
-                let tried = self.ctr(&["tasks", "ls"]).stderr(Stdio::null()).output().await;
-                if tried.is_ok_and(|output| output.status.success()) {
-                    return Ok(());
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let limited = tokio::time::timeout(HANG, look).await;
-        limited.map_err(|_| Failure::new("the daemon is not up"))?
+        let ctr = self.ctr.clone();
+        self.service.until(async || ctr.succeeds(&["tasks", "ls"]).await).await
     }
+}
+
+/// Runs a test on a daemon in front of a containerd of this series, both its own, with the shim under test.
+///
+/// # Errors
+/// The test's failure, or what is left behind.
+pub fn in_front_of<F>(series: &str, test: F) -> Result
+where
+    F: AsyncFnOnce(&Fixture, &mut Containerd<'_>, &mut Daemon<'_>) -> Result,
+{
+    if paths::containerd(series).is_none() {
+        return skip(&format!("no containerd {series} in this machine's mirror"));
+    }
+    scenario(async |fixture| {
+        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
+        let mut containerd = Containerd::start(fixture, series).await?;
+        containerd.import_image().await?;
+        let mut daemon = Daemon::start(fixture, &containerd).await?;
+        test(fixture, &mut containerd, &mut daemon).await?;
+        daemon.stop().await?;
+        containerd.stop().await
+    })
 }
 
 /// Arguments that start another daemon on the same ground.
@@ -312,99 +347,4 @@ pub fn arguments(dir: &Path, behind: &Path) -> Vec<String> {
 
 fn address(dir: &Path) -> PathBuf {
     dir.join("m.sock")
-}
-
-fn spawn(fixture: &Fixture, dir: &Path, behind: &Path, metrics: SocketAddr) -> Result<Child> {
-    let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Command::new(paths::manager()?);
-    command
-        .args(arguments(dir, behind))
-        .args(["--metrics", &metrics.to_string()])
-        .current_dir(dir)
-        .env_clear()
-        // Shims and the OCI runtime come from here, before any that is installed on the host.
-        .env("PATH", fixture.path())
-        .env("TMPDIR", fixture.file("tmp"))
-        .env(MARKER, fixture.namespace())
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .kill_on_drop(true);
-    command.spawn().context("starting the daemon")
-}
-
-async fn output(mut command: Command) -> Result<Output> {
-    let run = tokio::time::timeout(HANG, command.output()).await;
-    let output = run.map_err(|_| Failure::new(format!("{:?} hangs", command.as_std())))?;
-    output.context(format!("{:?}", command.as_std()))
-}
-
-/// `ctr events` through a daemon, written to a file.
-#[derive(Debug)]
-pub struct Events {
-    child: Child,
-    file: PathBuf,
-}
-
-impl Events {
-    /// Subscribes, and returns when events come in.
-    ///
-    /// # Errors
-    /// When none come in.
-    pub async fn follow(daemon: &Daemon<'_>) -> Result<Self> {
-        let file = daemon.dir.join("events");
-        let mut command = daemon.ctr(&["events"]);
-        let child = command.stdout(File::create(&file)?).spawn()?;
-        let events = Self { child, file };
-        // Nobody says when the subscription stands; an event of our own does.
-        let mark = format!("{}-mark", daemon.fixture.namespace());
-        let seen = async {
-            while events.lines_with(&mark).is_empty() {
-                daemon.must(&["namespaces", "label", daemon.fixture.namespace(), &mark]).await.ok();
-                let set = format!("x={mark}");
-                daemon.must(&["namespaces", "label", daemon.fixture.namespace(), &set]).await?;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            Ok::<(), Failure>(())
-        };
-        let limited = tokio::time::timeout(HANG, seen).await;
-        limited.map_err(|_| Failure::new("no events come in"))??;
-        Ok(events)
-    }
-
-    /// Topics of the task events about an id, in the order they came.
-    #[must_use]
-    pub fn topics_of(&self, id: &str) -> Vec<String> {
-        let lines = self.lines_with(&format!("\"{id}\""));
-        let topic = |line: &String| {
-            line.split_whitespace().find(|word| word.starts_with("/tasks/")).map(str::to_owned)
-        };
-        lines.iter().filter_map(topic).collect()
-    }
-
-    /// Lines that contain a text.
-    #[must_use]
-    pub fn lines_with(&self, text: &str) -> Vec<String> {
-        let all = fs::read_to_string(&self.file).unwrap_or_default();
-        all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-    }
-
-    /// Waits until the last event of a task's life has come.
-    ///
-    /// # Errors
-    /// When it does not come.
-    pub async fn until_deleted(&self, id: &str) -> Result {
-        deadline::until("the delete event", HANG, || {
-            self.topics_of(id).last().is_some_and(|topic| topic == "/tasks/delete")
-        })
-        .await
-    }
-
-    /// Ends the subscription.
-    ///
-    /// # Errors
-    /// When it does not end.
-    pub async fn stop(mut self) -> Result {
-        self.child.kill().await.context("ending ctr events")
-    }
 }

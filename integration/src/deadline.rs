@@ -1,8 +1,11 @@
 //! Waiting for a condition. A deadline here only finds a hang: no test passes or fails by how long something took.
 
+use std::process::Output;
 use std::time::{Duration, Instant};
 
-use crate::failure::{Failure, Result};
+use tokio::process::Command;
+
+use crate::failure::{Context, Failure, Result};
 
 /// Longer than anything that works takes on a machine that builds and tests at the same time.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -58,4 +61,14 @@ pub fn until_some_blocking<T>(
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// When it cannot be run, or does not come to its end.
+pub async fn ended(mut command: Command) -> Result<Output> {
+    let run = tokio::time::timeout(HANG, command.output()).await;
+    let output = run.map_err(|_| Failure::new(format!("{:?} hangs", command.as_std())))?;
+    output.context(format!("{:?}", command.as_std()))
 }

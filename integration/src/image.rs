@@ -8,11 +8,24 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::failure::{Context, Result};
+use crate::fixture::Fixture;
 use crate::paths;
 use crate::rootfs;
 
 /// What the image is called once it is imported.
 pub const NAME: &str = "localhost/busybox:test";
+
+/// The archive in a fixture's directory, made once.
+///
+/// # Errors
+/// When busybox is missing or the file cannot be written.
+pub fn archive(fixture: &Fixture) -> Result<String> {
+    let archive = fixture.file("image.tar");
+    if !archive.exists() {
+        write(&archive)?;
+    }
+    Ok(archive.display().to_string())
+}
 
 /// Writes the archive.
 ///

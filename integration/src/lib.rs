@@ -10,8 +10,8 @@
 //! 4. [`task`], [`event`], [`fakectrd`], [`fakerunc`]: the wire. A ttrpc client for both task services, a sink for
 //!    events that stands in for containerd, and an OCI runtime that can be made to misbehave.
 //! 5. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 6. [`hybrid`], [`image`], [`terminal`], [`containerd`]: a private daemon of any series at hand. [`daemon`]: the
-//!    task manager as a daemon in front of one.
+//! 6. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
+//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one.
 //! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
 //!    the machine is as it was.
 //! 8. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim.
@@ -22,6 +22,7 @@ pub mod cgroup;
 pub mod conformance;
 pub mod container;
 pub mod containerd;
+pub mod ctr;
 pub mod daemon;
 pub mod deadline;
 pub mod event;
@@ -29,12 +30,14 @@ pub mod failure;
 pub mod fakectrd;
 pub mod fakerunc;
 pub mod fixture;
+pub mod grpc;
 pub mod hybrid;
 pub mod image;
 pub mod leak;
 pub mod paths;
 pub mod rootfs;
 pub mod scenario;
+pub mod service;
 pub mod shim;
 pub mod soak;
 pub mod spec;

@@ -104,6 +104,13 @@ pub fn busybox() -> Result<PathBuf> {
     }
 }
 
+/// criu, where it is installed.
+#[must_use]
+pub fn criu() -> Option<PathBuf> {
+    let dirs = ["/usr/local/sbin", "/usr/sbin", "/usr/local/bin", "/usr/bin"];
+    dirs.iter().map(|dir| Path::new(dir).join("criu")).find(|path| path.exists())
+}
+
 /// The entries of a directory; none if it cannot be read, since looking for things is what this is for.
 pub(crate) fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())

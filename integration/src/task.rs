@@ -2,19 +2,22 @@
 //!
 //! `containerd.task.v2.Task` and `containerd.task.v3.Task` have the same messages; the service is a parameter.
 
+mod error;
+
 use std::fmt;
 use std::time::Duration;
 
 use containerd_shim_protos::api;
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{EnumOrUnknown, Message, MessageField};
-use ttrpc::Code;
 use ttrpc::asynchronous::Client;
 use ttrpc::proto::{KeyValue, Request};
 
 use crate::bundle::Bundle;
 use crate::deadline::HANG;
 use crate::stdio::Stdio;
+
+pub use error::CallError;
 
 pub use containerd_shim_protos::api::{
     ConnectResponse, DeleteResponse, PidsResponse, StateResponse, StatsResponse, Status,
@@ -28,60 +31,6 @@ pub const V3: &str = "containerd.task.v3.Task";
 
 /// Metadata by which a namespace travels on ttrpc.
 const NAMESPACE: &str = "containerd-namespace-ttrpc";
-
-/// Why a call gave no answer.
-#[derive(Debug, Clone)]
-pub enum CallError {
-    /// The shim refused.
-    Status {
-        /// The gRPC code.
-        code: Code,
-        /// The text.
-        message: String,
-    },
-    /// The connection ended before the answer.
-    Closed,
-    /// Anything of the client itself.
-    Client(String),
-}
-
-impl CallError {
-    /// The code, when the shim said one.
-    #[must_use]
-    pub fn code(&self) -> Option<Code> {
-        match self {
-            Self::Status { code, .. } => Some(*code),
-            Self::Closed | Self::Client(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status { code, message } => write!(f, "{code:?}: {message}"),
-            Self::Closed => f.write_str("the connection closed"),
-            Self::Client(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for CallError {}
-
-impl From<ttrpc::Error> for CallError {
-    fn from(error: ttrpc::Error) -> Self {
-        match error {
-            ttrpc::Error::RpcStatus(status) => {
-                Self::Status { code: status.code(), message: status.message }
-            }
-            ttrpc::Error::RemoteClosed
-            | ttrpc::Error::LocalClosed
-            | ttrpc::Error::Eof
-            | ttrpc::Error::Socket(_) => Self::Closed,
-            other => Self::Client(other.to_string()),
-        }
-    }
-}
 
 /// The result of a call.
 pub type Answer<T> = Result<T, CallError>;

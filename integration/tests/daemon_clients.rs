@@ -6,35 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use integration::containerd::Containerd;
-use integration::daemon::Daemon;
-use integration::failure::{Failure, Result};
+use integration::daemon::{Daemon, in_front_of};
+use integration::failure::Result;
 use integration::fakerunc::{FakeRunc, Rule};
-use integration::fixture::Fixture;
 use integration::image;
-use integration::scenario::{scenario, skip};
-use integration::{deadline, ensure, ensure_eq, paths};
+use integration::{deadline, ensure, ensure_eq};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
-
-fn with_daemon<F>(test: F) -> Result
-where
-    F: AsyncFnOnce(&Fixture, &mut Daemon<'_>) -> Result,
-{
-    if paths::containerd("2").is_none() {
-        return skip("no containerd 2 in this machine's mirror");
-    }
-    scenario(async |fixture| {
-        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
-        let containerd = Containerd::start(fixture, "2").await?;
-        containerd.import_image().await?;
-        let mut daemon = Daemon::start(fixture, &containerd).await?;
-        test(fixture, &mut daemon).await?;
-        daemon.stop().await?;
-        containerd.stop().await
-    })
-}
 
 /// Open descriptors of the daemon.
 fn descriptors(daemon: &Daemon<'_>) -> usize {
@@ -53,7 +32,7 @@ async fn settles_to(daemon: &Daemon<'_>, most: usize) -> Result {
 
 /// Whether a create ended because of its caller.
 fn gone_away(daemon: &Daemon<'_>, id: &str) -> bool {
-    let log = daemon.log_tail();
+    let log = daemon.log();
     log.lines().any(|line| line.contains(id) && line.contains("the caller went away"))
 }
 
@@ -64,7 +43,7 @@ async fn dies(mut child: Child) -> Result {
 
 #[test]
 fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
-    with_daemon(async |_, daemon| {
+    in_front_of("2", async |_, _, daemon| {
         daemon.must(&["tasks", "ls"]).await?;
         let before = descriptors(daemon);
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -94,7 +73,7 @@ fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
 
 #[test]
 fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
-    with_daemon(async |fixture, daemon| {
+    in_front_of("2", async |fixture, _, daemon| {
         let mut runc = FakeRunc::install(fixture)?;
         let stand_in = runc.path.display().to_string();
         let before = descriptors(daemon);
@@ -122,7 +101,7 @@ fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_else() -> Result {
-    with_daemon(async |fixture, daemon| {
+    in_front_of("2", async |fixture, _, daemon| {
         let blob = fixture.file("blob");
         fs::write(&blob, vec![7; 64 << 20])?;
         let ingest =
@@ -162,55 +141,5 @@ fn a_client_that_does_not_read_holds_up_nobody_else() -> Result {
         }
         settles_to(daemon, before).await?;
         daemon.must(&["content", "rm", digest]).await.map(drop)
-    })
-}
-
-/// Clients that run containers one after another, while the daemon is killed again and again.
-#[test]
-fn under_load_and_kills_nothing_is_lost_or_left() -> Result {
-    const CLIENTS: usize = 6;
-    const EACH: usize = 6;
-    const KILLS: usize = 5;
-    with_daemon(async |_, daemon| {
-        let id = |client: usize, n: usize| format!("c{client}-{n}");
-        let ids: Vec<Vec<String>> =
-            (0..CLIENTS).map(|c| (0..EACH).map(|n| daemon.id(&id(c, n))).collect()).collect();
-        let mut clients = tokio::task::JoinSet::new();
-        for mine in &ids {
-            let runs: Vec<_> = mine
-                .iter()
-                .map(|id| {
-                    let run = ["run", "--detach", "--null-io", image::NAME, id, "sleep", "0.2"];
-                    let mut run = daemon.ctr(&run);
-                    run.stderr(Stdio::null());
-                    run
-                })
-                .collect();
-            clients.spawn(async move {
-                for mut run in runs {
-                    // It fails when the daemon is killed in its middle.
-                    let ended = tokio::time::timeout(deadline::HANG, run.status()).await;
-                    ended.map_err(|_| Failure::new("a client hangs"))??;
-                }
-                Ok::<_, Failure>(())
-            });
-        }
-        for _ in 0..KILLS {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            daemon.signal(Signal::SIGKILL).await?;
-            daemon.start_again().await?;
-        }
-        while let Some(client) = clients.join_next().await {
-            client??;
-        }
-        for id in ids.iter().flatten() {
-            daemon.output(&["tasks", "rm", "--force", id]).await?;
-            ensure!(daemon.status_of(id).await?.is_none(), "{id} stays");
-            daemon.output(&["containers", "rm", id]).await?;
-            daemon.output(&["snapshots", "rm", id]).await?;
-        }
-        let list = daemon.must(&["containers", "ls", "--quiet"]).await?;
-        ensure_eq!(list.trim(), "", "containers that stay");
-        Ok(())
     })
 }

@@ -2,39 +2,17 @@
 
 use std::time::Duration;
 
-use integration::containerd::Containerd;
-use integration::daemon::{self, Daemon, Events};
+use integration::daemon::{self, Events, in_front_of};
 use integration::failure::{Failure, Result};
-use integration::fixture::Fixture;
 use integration::image;
-use integration::scenario::{scenario, skip};
 use integration::shim::is_alive;
 use integration::{deadline, ensure, ensure_eq, paths};
 use nix::sys::signal::Signal;
 use tokio::process::Command;
 
-const SERIES: &str = "2";
-
-fn with_daemon<F>(test: F) -> Result
-where
-    F: AsyncFnOnce(&Fixture, &mut Containerd<'_>, Daemon<'_>) -> Result,
-{
-    if paths::containerd(SERIES).is_none() {
-        return skip("no containerd 2 in this machine's mirror");
-    }
-    scenario(async |fixture| {
-        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
-        let mut containerd = Containerd::start(fixture, SERIES).await?;
-        containerd.import_image().await?;
-        let daemon = Daemon::start(fixture, &containerd).await?;
-        test(fixture, &mut containerd, daemon).await?;
-        containerd.stop().await
-    })
-}
-
 #[test]
 fn containers_outlive_a_stop_and_their_exits_are_not_lost() -> Result {
-    with_daemon(async |_, _, mut daemon| {
+    in_front_of("2", async |_, _, daemon| {
         let [stays, ends] = ["stays", "ends"].map(|name| daemon.id(name));
         let pid = daemon.run_detached(&stays).await?;
         let run = ["run", "--detach", "--null-io", image::NAME, &ends, "sh", "-c"];
@@ -51,8 +29,7 @@ fn containers_outlive_a_stop_and_their_exits_are_not_lost() -> Result {
         let said = String::from_utf8_lossy(&removed.stderr);
         ensure!(said.contains("exit code 7"), "exit code over a restart: {said}");
         daemon.must(&["containers", "rm", &ends]).await?;
-        daemon.remove(&stays).await?;
-        daemon.stop().await
+        daemon.remove(&stays).await
     })
 }
 
@@ -60,7 +37,7 @@ fn containers_outlive_a_stop_and_their_exits_are_not_lost() -> Result {
 fn many_containers_outlive_daemons_that_are_killed() -> Result {
     const CONTAINERS: usize = 20;
     const KILLS: usize = 5;
-    with_daemon(async |_, _, mut daemon| {
+    in_front_of("2", async |_, _, daemon| {
         let ids: Vec<String> = (0..CONTAINERS).map(|n| daemon.id(&format!("n{n}"))).collect();
         let mut pids = Vec::new();
         for id in &ids {
@@ -84,7 +61,7 @@ fn many_containers_outlive_daemons_that_are_killed() -> Result {
         for id in &ids {
             daemon.remove(id).await?;
         }
-        daemon.stop().await
+        Ok(())
     })
 }
 
@@ -92,7 +69,7 @@ fn many_containers_outlive_daemons_that_are_killed() -> Result {
 #[test]
 fn a_daemon_killed_during_creates_leaves_whole_containers_or_none() -> Result {
     const ROUNDS: u64 = 12;
-    with_daemon(async |_, _, mut daemon| {
+    in_front_of("2", async |_, _, daemon| {
         for round in 0..ROUNDS {
             let id = daemon.id(&format!("r{round}"));
             let arguments = ["run", "--detach", "--null-io", image::NAME, &id, "sleep", "1000"];
@@ -112,31 +89,30 @@ fn a_daemon_killed_during_creates_leaves_whole_containers_or_none() -> Result {
             daemon.run_detached(&id).await?;
             daemon.remove(&id).await?;
         }
-        daemon.stop().await
+        Ok(())
     })
 }
 
 #[test]
 fn a_containerd_that_restarts_behind_is_waited_for() -> Result {
-    with_daemon(async |_, containerd, daemon| {
+    in_front_of("2", async |_, containerd, daemon| {
         let [one, two] = ["one", "two"].map(|name| daemon.id(name));
         daemon.run_detached(&one).await?;
         daemon.run_detached(&two).await?;
         containerd.restart(Signal::SIGKILL).await?;
         daemon.must(&["version"]).await?;
-        let events = Events::follow(&daemon).await?;
+        let events = Events::follow(daemon).await?;
         daemon.must(&["tasks", "exec", "--exec-id", "e", &one, "true"]).await?;
         daemon.remove(&one).await?;
         events.until_deleted(&one).await?;
         events.stop().await?;
-        daemon.remove(&two).await?;
-        daemon.stop().await
+        daemon.remove(&two).await
     })
 }
 
 #[test]
 fn without_containerd_calls_fail_as_unavailable_and_tasks_are_still_looked_after() -> Result {
-    with_daemon(async |_, containerd, daemon| {
+    in_front_of("2", async |_, containerd, daemon| {
         let id = daemon.id("alone");
         let pid = daemon.run_detached(&id).await?;
         containerd.end(Signal::SIGTERM).await?;
@@ -149,14 +125,13 @@ fn without_containerd_calls_fail_as_unavailable_and_tasks_are_still_looked_after
         );
         containerd.start_again().await?;
         daemon.must(&["images", "ls"]).await?;
-        daemon.remove(&id).await?;
-        daemon.stop().await
+        daemon.remove(&id).await
     })
 }
 
 #[test]
 fn a_second_daemon_on_the_same_state_is_refused() -> Result {
-    with_daemon(async |fixture, containerd, daemon| {
+    in_front_of("2", async |fixture, containerd, daemon| {
         let other = fixture.file("other");
         std::fs::create_dir_all(&other)?;
         let mut arguments = daemon::arguments(&other, &containerd.address());
@@ -167,13 +142,13 @@ fn a_second_daemon_on_the_same_state_is_refused() -> Result {
         ensure!(said.contains("state") && said.contains(&pid), "{said}");
         ensure!(!other.join("m.sock").exists(), "it has bound its socket");
         daemon.must(&["tasks", "ls"]).await?;
-        daemon.stop().await
+        Ok(())
     })
 }
 
 #[test]
 fn what_cannot_work_is_refused_before_anything_is_made() -> Result {
-    with_daemon(async |fixture, containerd, daemon| {
+    in_front_of("2", async |fixture, containerd, _| {
         let other = fixture.file("other");
         std::fs::create_dir_all(&other)?;
         let stock = containerd.bundles();
@@ -201,7 +176,7 @@ fn what_cannot_work_is_refused_before_anything_is_made() -> Result {
             let made: Vec<_> = std::fs::read_dir(&other)?.flatten().collect();
             ensure!(made.is_empty(), "{flag} {value} has made {made:?}");
         }
-        daemon.stop().await
+        Ok(())
     })
 }
 
