@@ -52,6 +52,16 @@ impl Scope {
     }
 }
 
+/// What became of the mounts of a container.
+#[derive(Debug, Default)]
+pub(crate) struct Activation {
+    /// Those that are left for the shim.
+    pub(crate) left: Vec<Mount>,
+    /// Whether this call has made the others. If not they are those of an earlier task of this
+    /// id, or of one that is just being created, and not ours to undo.
+    pub(crate) ours: bool,
+}
+
 /// Client of the containerd behind. Clones share one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Containerd {
@@ -128,8 +138,7 @@ impl Containerd {
         }
     }
 
-    /// Has containerd mount what only it can mount; gives what is left for the shim. One older
-    /// than such mounts leaves all.
+    /// Has containerd mount what only it can mount. One older than such mounts leaves all.
     ///
     /// # Errors
     /// When a mount failed.
@@ -138,21 +147,23 @@ impl Containerd {
         scope: &Scope,
         id: &str,
         mounts: Vec<Mount>,
-    ) -> Result<Vec<Mount>, Status> {
+    ) -> Result<Activation, Status> {
         let labels = [(CONTAINER_REFERENCE.to_owned(), id.to_owned())].into();
         let request = ActivateRequest { name: id.to_owned(), mounts: mounts.clone(), labels };
         let answer: Result<ActivationResponse, _> =
             self.unary(scope, mounts::ACTIVATE, request, MOUNT_TIMEOUT).await;
-        let answer = match answer {
-            Err(status) if status.code() == Code::Unimplemented => return Ok(mounts),
-            // By an earlier try whose task is gone.
+        let (answer, ours) = match answer {
+            // An older one, or one that leaves such mounts to shims.
+            Err(status) if status.code() == Code::Unimplemented => {
+                return Ok(Activation { left: mounts, ours: false });
+            }
             Err(status) if status.code() == Code::AlreadyExists => {
                 let request = NameRequest { name: id.to_owned() };
-                self.unary(scope, mounts::INFO, request, RECORD_TIMEOUT).await?
+                (self.unary(scope, mounts::INFO, request, RECORD_TIMEOUT).await?, false)
             }
-            other => other?,
+            other => (other?, true),
         };
-        Ok(answer.info.map_or(mounts, |info| info.system))
+        Ok(Activation { left: answer.info.map_or(mounts, |info| info.system), ours })
     }
 
     /// Undoes [`Containerd::activate`], as far as there is something to undo.

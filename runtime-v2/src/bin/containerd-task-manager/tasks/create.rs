@@ -13,6 +13,7 @@ use crate::{
         containers::Container,
         tasks::{CreateTaskRequest, CreateTaskResponse},
     },
+    containerd::Activation,
     convert::{self, TaskOptions},
     grpc::status,
 };
@@ -38,17 +39,16 @@ impl Tasks {
         let options = task_options(&container, request.options.as_ref())?;
         let restore = self.checkpoint_to_restore(call, &request, &options).await?;
         let mounts = std::mem::take(&mut request.rootfs);
-        let has_mounts = !mounts.is_empty();
-        let rootfs = if has_mounts {
-            self.containerd.activate(&call.scope, &id, mounts).await?
+        let mounted = if mounts.is_empty() {
+            Activation::default()
         } else {
-            Vec::new()
+            self.containerd.activate(&call.scope, &id, mounts).await?
         };
         let mut wanted = wanted(container, request, options);
-        wanted.rootfs = convert::mounts_in(rootfs);
+        wanted.rootfs = convert::mounts_in(mounted.left);
         wanted.checkpoint = restore.path();
         let created = self.manager.create(key, wanted).await;
-        if created.is_err() && has_mounts {
+        if created.is_err() && mounted.ours {
             self.unmount(call, &id).await;
         }
         let task = created.map_err(|error| status(&error))?;
