@@ -30,6 +30,15 @@ pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// has said.
 pub(crate) const MAX_HEADERS: u32 = 1 << 20;
 
+/// What one stream may have under way unread. HTTP/2 counts bytes and the library counts frames
+/// too, and closes a connection that holds too many small ones: 2.5 MB worth at this window of the
+/// connection, 256 bytes each. So a stream must be full before that, even of events, or a client
+/// that does not read would lose its connection in place of being waited for.
+pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
+
+/// The same of all streams of a connection.
+pub(crate) const CONNECTION_WINDOW: u32 = 5 << 20;
+
 /// Serves one unary call: decodes its request, and encodes what `handler` makes of it.
 pub(crate) async fn unary<A, R, H, F>(
     request: http::Request<Body>,
@@ -45,7 +54,19 @@ where
     let mut grpc = Grpc::new(ProstCodec::<R, A>::default())
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    grpc.unary(Unary { handler: Some(handler), limit }, request).await
+    let mut unary = Unary { handler: Some(handler), limit };
+    let answer = grpc.unary(&mut unary, request).await;
+    // One that never got to its handler was refused by the codec.
+    if unary.handler.is_some() { as_grpc_go(answer) } else { answer }
+}
+
+/// Refusals of messages that are too large, with the code that containerd gives them.
+fn as_grpc_go(answer: http::Response<Body>) -> http::Response<Body> {
+    let refusal = answer.extensions().get::<Status>();
+    match refusal.filter(|status| status.code() == Code::OutOfRange) {
+        Some(status) => Status::resource_exhausted(status.message()).into_http(),
+        None => answer,
+    }
 }
 
 /// A handler as tonic wants it.
@@ -54,7 +75,7 @@ struct Unary<H> {
     limit: Option<Duration>,
 }
 
-impl<A, R, H, F> UnaryService<A> for Unary<H>
+impl<A, R, H, F> UnaryService<A> for &mut Unary<H>
 where
     A: Send + 'static,
     R: Send + 'static,
@@ -70,12 +91,15 @@ where
             let Some(handler) = handler else {
                 return Err(Status::internal("a unary call has one request"));
             };
+            let late = || Status::deadline_exceeded("context deadline exceeded: deadline exceeded");
             let answering = handler(request.into_inner());
             let answer = match limit {
                 None => answering.await,
-                Some(limit) => tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| {
-                    Err(Status::deadline_exceeded("context deadline exceeded: deadline exceeded"))
-                }),
+                // Timers have a resolution, within which much can be done.
+                Some(Duration::ZERO) => Err(late()),
+                Some(limit) => {
+                    tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| Err(late()))
+                }
             };
             answer.map(tonic::Response::new)
         })

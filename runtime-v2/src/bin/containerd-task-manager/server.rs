@@ -12,7 +12,12 @@ use tokio::{
 };
 use tonic::body::Body;
 
-use crate::{containerd::Channel, grpc::MAX_HEADERS, proxy, tasks::Tasks};
+use crate::{
+    containerd::Channel,
+    grpc::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW},
+    proxy,
+    tasks::Tasks,
+};
 
 /// When descriptors have run out, accepting fails at once and again: some may be free by then.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -82,6 +87,8 @@ impl Server {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
         builder.max_header_list_size(MAX_HEADERS);
+        builder.initial_stream_window_size(STREAM_WINDOW);
+        builder.initial_connection_window_size(CONNECTION_WINDOW);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let served = tokio::select! {

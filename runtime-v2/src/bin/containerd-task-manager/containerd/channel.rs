@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::UnixStream, sync::Mutex, time::timeout};
 use tonic::{Status, body::Body};
 
-use crate::grpc::MAX_HEADERS;
+use crate::grpc::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW};
 
 /// A local socket accepts at once, or its process is stuck; this is for a full queue.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -104,6 +104,8 @@ async fn connect(address: &Path) -> io::Result<SendRequest<Body>> {
     let stream = UnixStream::connect(address).await?;
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.max_header_list_size(MAX_HEADERS);
+    builder.initial_stream_window_size(STREAM_WINDOW);
+    builder.initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) =
         builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // Ends when the last sender and the last stream are gone, or containerd is.
