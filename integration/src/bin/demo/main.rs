@@ -1,8 +1,10 @@
-//! `make demo`: containers through our shim, under three containerds and two OCI runtimes, for a person to watch.
+//! `make demo`: containers through our shim, under three containerds and two OCI runtimes, for a person to watch; then
+//! through our task manager in front of each of them.
 //!
 //! Everything lives in a fixture: a directory, a namespace and daemons of its own. Whatever happens, Ctrl-C included, it
 //! ends with a look at what is left on the machine, and fails if that is anything.
 
+mod managed;
 mod page;
 mod scenes;
 

@@ -1,7 +1,15 @@
 //! What the person sees: lines on standard output, coloured where that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use integration::failure::Result;
+
+/// What there is to see of a scene, and when it began.
+pub(crate) struct Shown {
+    pub(crate) text: String,
+    pub(crate) start: Instant,
+}
 
 /// Standard output, written line by line.
 #[derive(Debug)]
@@ -24,6 +32,20 @@ impl Page {
         let took = took.map(|took| format!("{:>5} ms", took.as_millis())).unwrap_or_default();
         let mark = self.paint("32", "ok");
         self.line(&format!("  {mark}  {what:<12} {text:<74} {}", self.paint("2", &took)));
+    }
+
+    /// A scene, whichever way it went; true if well.
+    pub(crate) fn tell(&mut self, what: &str, scene: Result<Shown>) -> bool {
+        match scene {
+            Ok(shown) => {
+                self.good(what, &shown.text, Some(shown.start.elapsed()));
+                true
+            }
+            Err(failure) => {
+                self.bad(what, &format!("{failure:?}"));
+                false
+            }
+        }
     }
 
     /// Something that did not.

@@ -10,12 +10,13 @@ use integration::shim::is_alive;
 use integration::terminal::OnTerminal;
 use integration::{deadline, ensure, ensure_eq, image, paths};
 
-use crate::page::Page;
+use crate::managed;
+use crate::page::{Page, Shown};
 
 /// Plays all scenes on one daemon; true if all went well.
 pub(crate) async fn play(page: &mut Page, fixture: &Fixture, series: &str) -> Result<bool> {
     let start = Instant::now();
-    let daemon = Containerd::start(fixture, series).await?;
+    let mut daemon = Containerd::start(fixture, series).await?;
     page.title(&format!("containerd {}", daemon.version().await?));
     let up = start.elapsed();
     let start = Instant::now();
@@ -30,33 +31,15 @@ pub(crate) async fn play(page: &mut Page, fixture: &Fixture, series: &str) -> Re
         };
         fixture.offer("runc", &path)?;
         page.note(&format!("with {runtime} {version}"));
-        good &= tell(page, "one-shot", one_shot(&daemon, runtime).await);
-        good &= tell(page, "long one", long_one(&daemon, runtime).await);
-        good &= tell(page, "terminal", on_a_terminal(&daemon, runtime).await);
+        good &= page.tell("one-shot", one_shot(&daemon, runtime).await);
+        good &= page.tell("long one", long_one(&daemon, runtime).await);
+        good &= page.tell("terminal", on_a_terminal(&daemon, runtime).await);
     }
-    good &= tell(page, "memory", memory(&daemon).await);
+    good &= page.tell("memory", memory(&daemon).await);
+    page.note("through containerd-task-manager in front of it, with runc");
+    good &= managed::play(page, fixture, &mut daemon).await?;
     daemon.stop().await?;
     Ok(good)
-}
-
-/// A line for a scene, whichever way it went.
-fn tell(page: &mut Page, what: &str, scene: Result<Shown>) -> bool {
-    match scene {
-        Ok(shown) => {
-            page.good(what, &shown.text, Some(shown.start.elapsed()));
-            true
-        }
-        Err(failure) => {
-            page.bad(what, &format!("{failure:?}"));
-            false
-        }
-    }
-}
-
-/// What there is to see of a scene, and when it began.
-struct Shown {
-    text: String,
-    start: Instant,
 }
 
 /// `ctr run --runtime <our shim> <arguments> <image> <id> <command>`.
