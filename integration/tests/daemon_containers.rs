@@ -1,8 +1,9 @@
-//! The task manager as a daemon: `ctr` of each containerd series through its socket, in front of the containerd of that
+//! The task manager as a daemon: `ctr` of each containerd series through its socket, in front of the containerd of each
 //! series, with our shim and with each Go shim. Nothing about the clients or containerd is changed.
 
 use integration::containerd::Containerd;
-use integration::daemon::{Daemon, Events};
+use integration::ctr::Ctr;
+use integration::daemon::{Daemon, Events, Manner};
 use integration::failure::Result;
 use integration::fixture::Fixture;
 use integration::image;
@@ -13,40 +14,37 @@ use integration::{deadline, ensure, ensure_eq, paths};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Which shim the manager starts.
-#[derive(Clone, Copy)]
-enum ShimOf {
-    /// The one under test.
-    Ours,
-    /// Of this containerd series.
-    Go(&'static str),
+/// Who calls, who is behind, and what the manager starts; by series of containerd.
+struct Company {
+    ctr: &'static str,
+    containerd: &'static str,
+    /// Of the Go shim; none: the shim under test.
+    go_shim: Option<&'static str>,
 }
 
-fn with_daemon<F>(series: &str, shim: ShimOf, test: F) -> Result
+fn with_daemon<F>(company: &Company, test: F) -> Result
 where
     F: AsyncFnOnce(&Fixture, &Daemon<'_>) -> Result,
 {
-    let go = match shim {
-        ShimOf::Ours => series,
-        ShimOf::Go(series) => series,
-    };
-    if paths::containerd(series).is_none() || paths::containerd(go).is_none() {
-        return skip(&format!("no containerd {series} or {go} in this machine's mirror"));
+    let series = [Some(company.ctr), Some(company.containerd), company.go_shim];
+    for series in series.into_iter().flatten() {
+        if paths::containerd(series).is_none() {
+            return skip(&format!("no containerd {series} in this machine's mirror"));
+        }
     }
     scenario(async |fixture| {
-        let shim = match shim {
-            ShimOf::Ours => paths::shim()?,
-            ShimOf::Go(series) => {
-                paths::containerd(series).unwrap_or_default().join("containerd-shim-runc-v2")
-            }
+        let go_shim = company.go_shim.and_then(paths::containerd);
+        let shim = match go_shim {
+            Some(dir) => dir.join("containerd-shim-runc-v2"),
+            None => paths::shim()?,
         };
         fixture.offer("containerd-shim-runc-v2", &shim)?;
-        let containerd = Containerd::start(fixture, series).await?;
-        let daemon = Daemon::start(fixture, &containerd).await?;
-        let archive = fixture.file("image.tar");
-        image::write(&archive)?;
-        // The image comes in through the daemon: leases, content, snapshots and diffs pass through.
-        daemon.must(&["images", "import", &archive.display().to_string()]).await?;
+        let containerd = Containerd::start(fixture, company.containerd).await?;
+        let manner = Manner { clients: paths::containerd(company.ctr), ..Manner::default() };
+        let daemon = Daemon::start_as(fixture, &containerd, manner).await?;
+        // A newer ctr imports by a service that an older containerd has not.
+        let of_its_own = Ctr::new(fixture, containerd.bin(), &daemon.address());
+        of_its_own.must(&["images", "import", &image::archive(fixture)?]).await?;
         test(fixture, &daemon).await?;
         daemon.stop().await?;
         containerd.stop().await
@@ -175,7 +173,7 @@ async fn passed_through(fixture: &Fixture, daemon: &Daemon<'_>) -> Result {
     ensure!(ingested.status.success(), "{}", String::from_utf8_lossy(&ingested.stderr));
     // Digests alone: the rest of a line tells how old a blob is.
     let through = daemon.must(&["content", "ls", "-q"]).await?;
-    let behind = daemon.ctr_behind(&["content", "ls", "-q"]).output().await?;
+    let behind = daemon.behind().output(&["content", "ls", "-q"]).await?;
     ensure_eq!(through, String::from_utf8_lossy(&behind.stdout), "content of both sockets");
     let size = format!("{}MB", bytes.len() / 1_000_000);
     let listed = daemon.must(&["content", "ls"]).await?;
@@ -188,7 +186,7 @@ async fn passed_through(fixture: &Fixture, daemon: &Daemon<'_>) -> Result {
     // Status and text of a refusal are containerd's own.
     let missing = ["snapshots", "info", "no-such-snapshot"];
     let through = daemon.refused(&missing).await?;
-    let behind = daemon.ctr_behind(&missing).output().await?;
+    let behind = daemon.behind().output(&missing).await?;
     ensure!(through.contains("not found"), "{through}");
     ensure_eq!(through, String::from_utf8_lossy(&behind.stderr), "refusal");
     let version = daemon.must(&["version"]).await?;
@@ -196,37 +194,52 @@ async fn passed_through(fixture: &Fixture, daemon: &Daemon<'_>) -> Result {
     Ok(())
 }
 
-macro_rules! with_every_containerd_and_shim {
-    ($($body:ident $series:literal $shim:expr => $name:ident;)+) => {
+macro_rules! among {
+    ($($body:ident: $name:ident, ctr $ctr:literal, containerd $containerd:literal, $shim:expr;)+) => {
         $(
             #[test]
             fn $name() -> Result {
-                with_daemon($series, $shim, $body)
+                with_daemon(&Company { ctr: $ctr, containerd: $containerd, go_shim: $shim }, $body)
             }
         )+
     };
 }
 
-with_every_containerd_and_shim! {
-    life "1.6" ShimOf::Ours => whole_life_on_1_6_with_our_shim;
-    life "1.7" ShimOf::Ours => whole_life_on_1_7_with_our_shim;
-    life "2" ShimOf::Ours => whole_life_on_2_with_our_shim;
-    life "1.6" ShimOf::Go("1.6") => whole_life_on_1_6_with_its_go_shim;
-    life "1.7" ShimOf::Go("1.7") => whole_life_on_1_7_with_its_go_shim;
-    life "2" ShimOf::Go("2") => whole_life_on_2_with_its_go_shim;
-    life "2" ShimOf::Go("1.6") => whole_life_on_2_with_the_go_shim_of_1_6;
-    one_shots "1.6" ShimOf::Ours => one_shots_on_1_6_with_our_shim;
-    one_shots "1.7" ShimOf::Ours => one_shots_on_1_7_with_our_shim;
-    one_shots "2" ShimOf::Ours => one_shots_on_2_with_our_shim;
-    one_shots "1.6" ShimOf::Go("1.6") => one_shots_on_1_6_with_its_go_shim;
-    one_shots "1.7" ShimOf::Go("1.7") => one_shots_on_1_7_with_its_go_shim;
-    one_shots "2" ShimOf::Go("2") => one_shots_on_2_with_its_go_shim;
-    refusals "1.6" ShimOf::Ours => refusals_read_as_containerds_on_1_6;
-    refusals "1.7" ShimOf::Ours => refusals_read_as_containerds_on_1_7;
-    refusals "2" ShimOf::Ours => refusals_read_as_containerds_on_2;
-    killed_shim "2" ShimOf::Ours => container_of_our_killed_shim_ends_and_is_told_once;
-    killed_shim "2" ShimOf::Go("2") => container_of_a_killed_go_shim_ends_and_is_told_once;
-    passed_through "1.6" ShimOf::Ours => all_other_calls_pass_through_to_1_6;
-    passed_through "1.7" ShimOf::Ours => all_other_calls_pass_through_to_1_7;
-    passed_through "2" ShimOf::Ours => all_other_calls_pass_through_to_2;
+const OURS: Option<&str> = None;
+
+const fn go(series: &'static str) -> Option<&'static str> {
+    Some(series)
+}
+
+// Every ctr meets every containerd, every containerd every shim, and every ctr every shim.
+among! {
+    life: whole_life_on_1_6_with_our_shim, ctr "1.6", containerd "1.6", OURS;
+    life: whole_life_on_1_7_with_our_shim, ctr "1.7", containerd "1.7", OURS;
+    life: whole_life_on_2_with_our_shim, ctr "2", containerd "2", OURS;
+    life: whole_life_on_1_6_with_its_go_shim, ctr "1.7", containerd "1.6", go("1.6");
+    life: whole_life_on_1_7_with_the_go_shim_of_1_6, ctr "2", containerd "1.7", go("1.6");
+    life: whole_life_on_2_with_the_go_shim_of_1_6, ctr "1.6", containerd "2", go("1.6");
+    life: whole_life_on_1_6_with_the_go_shim_of_1_7, ctr "2", containerd "1.6", go("1.7");
+    life: whole_life_on_1_7_with_its_go_shim, ctr "1.6", containerd "1.7", go("1.7");
+    life: whole_life_on_2_with_the_go_shim_of_1_7, ctr "1.7", containerd "2", go("1.7");
+    life: whole_life_on_1_6_with_the_go_shim_of_2, ctr "1.6", containerd "1.6", go("2");
+    life: whole_life_on_1_7_with_the_go_shim_of_2, ctr "1.7", containerd "1.7", go("2");
+    life: whole_life_on_2_with_its_go_shim, ctr "2", containerd "2", go("2");
+}
+
+among! {
+    one_shots: one_shots_on_1_6_with_our_shim, ctr "1.6", containerd "1.6", OURS;
+    one_shots: one_shots_on_1_7_with_our_shim, ctr "1.7", containerd "1.7", OURS;
+    one_shots: one_shots_on_2_with_our_shim, ctr "2", containerd "2", OURS;
+    one_shots: one_shots_on_1_6_with_its_go_shim, ctr "1.6", containerd "1.6", go("1.6");
+    one_shots: one_shots_on_1_7_with_its_go_shim, ctr "1.7", containerd "1.7", go("1.7");
+    one_shots: one_shots_on_2_with_its_go_shim, ctr "2", containerd "2", go("2");
+    refusals: refusals_read_as_containerds_on_1_6, ctr "1.6", containerd "1.6", OURS;
+    refusals: refusals_read_as_containerds_on_1_7, ctr "1.7", containerd "1.7", OURS;
+    refusals: refusals_read_as_containerds_on_2, ctr "2", containerd "2", OURS;
+    killed_shim: container_of_our_killed_shim_ends_and_is_told_once, ctr "2", containerd "2", OURS;
+    killed_shim: container_of_a_killed_go_shim_ends_and_is_told_once, ctr "2", containerd "2", go("2");
+    passed_through: all_other_calls_pass_through_to_1_6, ctr "1.6", containerd "1.6", OURS;
+    passed_through: all_other_calls_pass_through_to_1_7, ctr "1.7", containerd "1.7", OURS;
+    passed_through: all_other_calls_pass_through_to_2, ctr "2", containerd "2", OURS;
 }
