@@ -5,16 +5,19 @@
 //!
 //! 1. [`failure`], [`deadline`], [`paths`]: how a test fails, how it waits, where the binaries and runtimes are.
 //! 2. [`leak`]: what exists on this machine because of a fixture: processes, sockets, mounts, cgroups, fifos, files.
-//! 3. [`rootfs`], [`spec`], [`bundle`], [`stdio`]: a container as an OCI runtime and a shim are given it; [`cgroup`]: as
-//!    the kernel has it.
-//! 4. [`task`], [`event`], [`fakectrd`], [`fakerunc`]: the wire. A ttrpc client for both task services, a sink for
-//!    events that stands in for containerd, and an OCI runtime that can be made to misbehave.
-//! 5. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 6. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
+//! 3. [`rootfs`], [`spec`], [`stdio`]: a container as an OCI runtime and a shim are given it; [`cgroup`]: as the kernel
+//!    has it. [`event`], [`fakectrd`]: a sink for events that stands in for containerd.
+//! 4. [`fixture`]: what one test has for itself. [`bundle`]: a container's directory in it.
+//! 5. [`task`], [`fakerunc`]: a ttrpc client for both task services, and an OCI runtime that can be made to misbehave.
+//! 6. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
+//! 7. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
 //!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one.
-//! 7. [`scenario`]: the frame of every test. It makes a [`fixture`], gives it to the test, and afterwards proves that
-//!    the machine is as it was.
-//! 8. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim.
+//! 8. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
+//!    machine is as it was.
+//! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`]: how long, how
+//!    much.
+//!
+//! To write a test, begin with [`scenario::scenario`] and [`container::Container`], and read `tests/lifecycle.rs`.
 
 pub mod bench;
 pub mod bundle;
