@@ -1,6 +1,7 @@
 //! A private containerd of any series at hand: its own root, state, socket and `PATH`; nothing of the host's is touched.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -46,6 +47,7 @@ impl<'a> Containerd<'a> {
         let service = Service::start(fixture, program(fixture, &bin, &dir))?;
         let mut daemon = Self { fixture, bin, dir, ctr, service };
         daemon.ready().await?;
+        daemon.note().await?;
         Ok(daemon)
     }
 
@@ -169,6 +171,18 @@ impl<'a> Containerd<'a> {
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.service.log_tail()
+    }
+
+    /// Notes that this test has met this version, in the file that `MET` names: `make compatibility` makes a table of it.
+    async fn note(&self) -> Result {
+        let Some(path) = std::env::var_os("MET") else { return Ok(()) };
+        // "containers_e2e-0123456789abcdef"
+        let me = std::env::current_exe()?;
+        let name = me.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let theme = name.rsplit_once('-').map_or(name.as_str(), |(theme, _)| theme);
+        let line = format!("{theme} {}\n", self.version().await?);
+        let mut file = File::options().create(true).append(true).open(path)?;
+        Ok(file.write_all(line.as_bytes())?)
     }
 
     async fn ready(&mut self) -> Result {
