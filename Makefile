@@ -4,6 +4,7 @@ CARGO   ?= cargo
 HOST     = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 PREFIX  ?= /usr/local
 DESTDIR ?=
+SHIMDIR ?= $(PREFIX)/libexec/containerd-rust
 
 # The shim runs once per pod on a node: linked statically and at a fixed address, its pages need no relocation and stay
 # shared between all of them. An explicit --target keeps these flags off build scripts and macros, which cannot have them.
@@ -45,17 +46,16 @@ build-manager: ## build containerd-task-manager alone
 	$(CARGO) build --release --locked -p runtime-v2 --bins
 
 .PHONY: install
-install: ## install both binaries below PREFIX (/usr/local)
-	install -D -m 0755 $(SHIM) $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2
-	install -D -m 0755 $(MANAGER) $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
-	install -D -m 0644 runtime-v2/dist/containerd-task-manager.service $(DESTDIR)$(PREFIX)/lib/systemd/system/containerd-task-manager.service
-	install -D -m 0644 runtime-v2/dist/config.toml $(DESTDIR)$(PREFIX)/share/doc/containerd-task-manager/config.toml
+install: ## install what was built below PREFIX (/usr/local); DESTDIR as usual
+	@SHIM=$(SHIM) MANAGER=$(MANAGER) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SHIMDIR=$(SHIMDIR) scripts/install install
 
 .PHONY: uninstall
-uninstall: ## remove them again
-	rm -f $(DESTDIR)$(PREFIX)/bin/containerd-shim-runc-v2 $(DESTDIR)$(PREFIX)/bin/containerd-task-manager
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/containerd-task-manager.service
-	rm -rf $(DESTDIR)$(PREFIX)/share/doc/containerd-task-manager
+uninstall: ## remove it again
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SHIMDIR=$(SHIMDIR) scripts/install uninstall
+
+.PHONY: deb
+deb: build ## make a Debian package in target/debian (needs cargo-deb)
+	@scripts/deb $(SHIM) $(MANAGER)
 
 .PHONY: clean
 clean: ## remove everything that was built and brought in
@@ -65,12 +65,20 @@ clean: ## remove everything that was built and brought in
 ##@ Check and test
 
 .PHONY: check
-check: ## formatting, lints, documentation, and licences where cargo-deny is installed
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
-	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \
-	 else echo "check: cargo-deny is not installed, licences are not checked"; fi
+check: ## formatting, lints, documentation, licences, pure tests: no root, no network
+	@scripts/check
+
+.PHONY: audit
+audit: ## ask RustSec for known faults of the dependencies (needs cargo-deny and the network)
+	$(CARGO) deny --all-features --locked check advisories
+
+.PHONY: pages
+pages: ## write man page and completions of the task manager anew, from its command line
+	PAGES=write $(CARGO) test --locked -q -p runtime-v2 --bin containerd-task-manager pages
+
+.PHONY: compatibility
+compatibility: ## write the README's table of versions, from what the last test run met
+	@scripts/compatibility
 
 .PHONY: test
 test: deps build ## all tests: pure ones, then the binaries against real containerd, runc and crun (root)

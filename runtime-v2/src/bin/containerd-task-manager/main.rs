@@ -25,6 +25,8 @@ mod ls;
 mod metrics;
 mod notify;
 mod output;
+#[cfg(test)]
+mod page_tests;
 mod places;
 mod procfs;
 mod proxy;

@@ -38,7 +38,13 @@ pub(crate) struct Given {
     #[arg(long, value_name = "DIR")]
     shim_socket_dir: Option<PathBuf>,
     /// Have shims write debug logs
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        value_name = "BOOL",
+        hide_possible_values = true
+    )]
     shim_debug: Option<bool>,
     /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464 [default: none]
     #[arg(long, value_name = "IP:PORT")]
