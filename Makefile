@@ -32,6 +32,10 @@ help: ## say what there is to make
 deps: ## bring in toolchain, containerd, runc and crun (Debian 12 or newer, as root)
 	@integration/deps/deps
 
+.PHONY: peers
+peers: deps ## bring in the published Rust shim too, which benchmarks compare with (builds it, some minutes)
+	@integration/deps/peers
+
 ##@ Build
 
 .PHONY: build
@@ -114,9 +118,9 @@ demo: deps build ## watch containers run through the shim on three containerds, 
 	$(CARGO) run --locked -q -p integration --bin demo
 
 .PHONY: bench
-bench: deps build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)
+bench: peers build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)
 	$(CARGO) run --release --locked -q -p integration --bin bench -- full
 
 .PHONY: bench-quick
-bench-quick: deps build ## the same with fewer rounds, in five minutes
+bench-quick: peers build ## the same with fewer rounds, in five minutes
 	$(CARGO) run --release --locked -q -p integration --bin bench -- quick

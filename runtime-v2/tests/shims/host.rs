@@ -351,7 +351,7 @@ fn processes_below(dir: &str) -> Vec<String> {
 fn shims() -> BTreeMap<String, PathBuf> {
     let deps = env::var_os("DEPS_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.deps"), PathBuf::from);
-    let published = deps.join("rust-shim/bin/containerd-shim-runc-v2-rs");
+    let published = deps.join("rust-extensions/bin/containerd-shim-runc-v2-rs");
     if !published.exists() {
         eprintln!("skipped: the published Rust shim, which is not at {}", published.display());
     }

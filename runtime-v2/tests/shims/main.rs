@@ -2,7 +2,7 @@
 //!
 //! `SHIM_RUNC` names the own one, `DEPS_DIR` (by default `.deps` of the workspace) has those of
 //! several containerd series below it and may have the Rust shim that is published as crate
-//! `containerd-runc-shim` (`cargo install --root .deps/rust-shim`), and the one in `PATH` is taken
+//! `containerd-runc-shim` (`make peers`), and the one in `PATH` is taken
 //! too. Containers need root; without it, or without any shim, there is nothing to test and the
 //! tests say so and pass.
 
