@@ -8,12 +8,12 @@
 //! 3. [`rootfs`], [`spec`], [`stdio`]: a container as an OCI runtime and a shim are given it; [`cgroup`]: as the kernel
 //!    has it. [`event`], [`fakectrd`]: a sink for events that stands in for containerd.
 //! 4. [`fixture`]: what one test has for itself. [`bundle`]: a container's directory in it.
-//! 5. [`task`], [`fakerunc`]: a ttrpc client for both task services, and an OCI runtime that can be made to misbehave.
-//! 6. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 7. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
-//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one.
-//! 8. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
+//! 5. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
 //!    machine is as it was.
+//! 6. [`task`], [`fakerunc`]: a ttrpc client for both task services, and an OCI runtime that can be made to misbehave.
+//! 7. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
+//! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
+//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one.
 //! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`]: how long, how
 //!    much.
 //!
