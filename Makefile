@@ -49,6 +49,10 @@ build-shim: ## build containerd-shim-runc-v2 alone
 build-manager: ## build containerd-task-manager alone
 	$(CARGO) build --release --locked -p runtime-v2 --bins
 
+.PHONY: containerd
+containerd: build-manager ## build containerd with the task manager in it, and ctr, into target/containerd/bin (needs Go)
+	@runtime-v2/plugin/build target/containerd/bin
+
 .PHONY: install
 install: ## install what was built below PREFIX (/usr/local); DESTDIR as usual
 	@SHIM=$(SHIM) MANAGER=$(MANAGER) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SHIMDIR=$(SHIMDIR) scripts/install install
@@ -96,6 +100,10 @@ test-unit: ## pure tests only: no root, no containers, no daemon
 test-integration: deps build ## the binaries against real containerd, runc and crun; T="lifecycle exec" for some themes
 	@scripts/test integration $(T)
 
+.PHONY: test-cri
+test-cri: deps build ## the plugin and the containerd build with it, by crictl and critest (needs Go)
+	@scripts/test integration cri
+
 .PHONY: test-cgroup2
 test-cgroup2: deps build-shim ## the part of them that needs cgroup v2 alone, in an emulated guest
 	@scripts/test guest
@@ -116,6 +124,11 @@ fuzz: ## let fuzzers look for bytes that break a parser (needs cargo-fuzz)
 .PHONY: demo
 demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
 	$(CARGO) run --locked -q -p integration --bin demo
+
+.PHONY: demo-cri
+demo-cri: deps build containerd ## watch pods run through the task manager in a containerd build, by crictl (needs Go)
+	@integration/deps/cri-tools
+	$(CARGO) run --locked -q -p integration --bin demo-cri
 
 .PHONY: bench
 bench: peers build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)

@@ -169,7 +169,12 @@ impl Fixture {
 
     /// Notes that a shim for this group or container may come to exist, so that its socket is looked for in the end.
     pub fn expect_socket(&self, address: &Path, key: &str) {
-        let paths = socket_paths(address, &self.token, key);
+        self.expect_socket_in(address, &self.token, key);
+    }
+
+    /// The same in a namespace that is not the fixture's own.
+    pub fn expect_socket_in(&self, address: &Path, namespace: &str, key: &str) {
+        let paths = socket_paths(address, namespace, key);
         self.lock_scope().sockets.extend(paths);
     }
 

@@ -27,49 +27,117 @@ pub fn archive(fixture: &Fixture) -> Result<String> {
     Ok(archive.display().to_string())
 }
 
-/// Writes the archive.
+/// An image in the making.
+#[derive(Debug, Clone)]
+pub struct Image {
+    names: Vec<String>,
+    command: Vec<String>,
+    files: Vec<(String, u32, Vec<u8>)>,
+}
+
+impl Image {
+    /// One static busybox, whose command is a shell.
+    #[must_use]
+    pub fn busybox() -> Self {
+        Self { names: vec![NAME.to_owned()], command: vec!["sh".to_owned()], files: Vec::new() }
+    }
+
+    /// The same under other names.
+    #[must_use]
+    pub fn named(mut self, names: &[&str]) -> Self {
+        self.names = names.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
+    /// The same with another command.
+    #[must_use]
+    pub fn running(mut self, command: &[&str]) -> Self {
+        self.command = command.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    /// The same with one more file, in a layer of its own. Directories above it have to exist.
+    #[must_use]
+    pub fn with_file(mut self, path: &str, mode: u32, bytes: &[u8]) -> Self {
+        self.files.push((path.trim_start_matches('/').to_owned(), mode, bytes.to_owned()));
+        self
+    }
+
+    /// Writes it as an OCI archive.
+    ///
+    /// # Errors
+    /// When busybox is missing or the file cannot be written.
+    pub fn write(&self, archive: &Path) -> Result {
+        let layers = self.layers(archive)?;
+        let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": { "Env": ["PATH=/bin"], "Cmd": self.command },
+            "rootfs": { "type": "layers", "diff_ids": diff_ids },
+            "history": layers.iter().map(|_| json!({ "created_by": "busybox" })).collect::<Vec<_>>(),
+        });
+        let config = config.to_string().into_bytes();
+        let layer_type = "application/vnd.oci.image.layer.v1.tar";
+        let listed: Vec<Value> = layers.iter().map(|layer| descriptor(layer_type, layer)).collect();
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+            "layers": listed,
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let named: Vec<Value> = self.names.iter().map(|name| named(name, &manifest)).collect();
+        let index = json!({ "schemaVersion": 2, "manifests": named });
+
+        let mut tar = Tar::default();
+        tar.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
+        tar.file("index.json", 0o644, index.to_string().as_bytes());
+        for blob in [&config, &manifest].into_iter().chain(&layers) {
+            tar.file(&format!("blobs/{}", digest(blob).replace(':', "/")), 0o644, blob);
+        }
+        let mut file =
+            fs::File::create(archive).context(format!("writing {}", archive.display()))?;
+        Ok(file.write_all(&tar.end())?)
+    }
+
+    /// busybox, and what else there is.
+    fn layers(&self, archive: &Path) -> Result<Vec<Vec<u8>>> {
+        let tree = archive.with_extension("tree");
+        rootfs::make(&tree)?;
+        let mut busybox = Tar::default();
+        busybox.tree(&tree, "")?;
+        fs::remove_dir_all(&tree)?;
+        let mut layers = vec![busybox.end()];
+        if !self.files.is_empty() {
+            let mut more = Tar::default();
+            for (path, mode, bytes) in &self.files {
+                more.file(path, *mode, bytes);
+            }
+            layers.push(more.end());
+        }
+        Ok(layers)
+    }
+}
+
+/// Writes the archive of [`Image::busybox`].
 ///
 /// # Errors
 /// When busybox is missing or the file cannot be written.
 pub fn write(archive: &Path) -> Result {
-    let tree = archive.with_extension("tree");
-    rootfs::make(&tree)?;
-    let mut layer = Tar::default();
-    layer.tree(&tree, "")?;
-    let layer = layer.end();
-    fs::remove_dir_all(&tree)?;
+    Image::busybox().write(archive)
+}
 
-    let config = json!({
-        "architecture": architecture(),
-        "os": "linux",
-        "config": { "Env": ["PATH=/bin"], "Cmd": ["sh"] },
-        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
-        "history": [{ "created_by": "busybox" }],
-    });
-    let config = config.to_string().into_bytes();
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
-        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
-    });
-    let manifest = manifest.to_string().into_bytes();
-    let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
+/// The index's entry for a manifest under one name.
+fn named(name: &str, manifest: &[u8]) -> Value {
+    let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+    let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest);
     named["annotations"] = json!({
-        "io.containerd.image.name": NAME,
-        "org.opencontainers.image.ref.name": "test",
+        "io.containerd.image.name": name,
+        "org.opencontainers.image.ref.name": tag,
     });
     named["platform"] = json!({ "architecture": architecture(), "os": "linux" });
-    let index = json!({ "schemaVersion": 2, "manifests": [named] });
-
-    let mut tar = Tar::default();
-    tar.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
-    tar.file("index.json", 0o644, index.to_string().as_bytes());
-    for blob in [&config, &manifest, &layer] {
-        tar.file(&format!("blobs/{}", digest(blob).replace(':', "/")), 0o644, blob);
-    }
-    let mut file = fs::File::create(archive).context(format!("writing {}", archive.display()))?;
-    Ok(file.write_all(&tar.end())?)
+    named
 }
 
 /// The machine's architecture by its OCI name.

@@ -9,11 +9,12 @@
 //!    has it. [`event`], [`fakectrd`]: a sink for events that stands in for containerd.
 //! 4. [`fixture`]: what one test has for itself. [`bundle`]: a container's directory in it.
 //! 5. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
-//!    machine is as it was.
+//!    machine is as it was. [`demo`], [`page`]: the same for a person to watch.
 //! 6. [`task`], [`fakerunc`]: a ttrpc client for both task services, and an OCI runtime that can be made to misbehave.
 //! 7. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
 //! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
-//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one.
+//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one. [`cri`]: a node for pods, with
+//!    the task manager in its containerd.
 //! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`]: how long, how
 //!    much.
 //!
@@ -25,9 +26,11 @@ pub mod cgroup;
 pub mod conformance;
 pub mod container;
 pub mod containerd;
+pub mod cri;
 pub mod ctr;
 pub mod daemon;
 pub mod deadline;
+pub mod demo;
 pub mod event;
 pub mod failure;
 pub mod fakectrd;
@@ -37,6 +40,7 @@ pub mod grpc;
 pub mod hybrid;
 pub mod image;
 pub mod leak;
+pub mod page;
 pub mod paths;
 pub mod rootfs;
 pub mod scenario;

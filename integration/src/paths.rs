@@ -48,6 +48,12 @@ pub fn stand_in(name: &str) -> Result<PathBuf> {
     })
 }
 
+/// Where builds go.
+#[must_use]
+pub fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
 /// `.deps/` of the workspace: what `make deps` brought in.
 #[must_use]
 pub fn deps() -> PathBuf {
@@ -120,8 +126,7 @@ fn named(variable: &str, binary: &str) -> Result<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return existing(PathBuf::from(path), &format!("{variable} names it"));
     }
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let target = target();
     // The release build names its target triple, because it is linked statically.
     let built = entries(&target)
         .map(|dir| dir.join("release").join(binary))

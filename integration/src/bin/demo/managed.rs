@@ -6,11 +6,10 @@ use integration::containerd::Containerd;
 use integration::daemon::{Daemon, Events};
 use integration::failure::Result;
 use integration::fixture::Fixture;
+use integration::page::{Page, Shown};
 use integration::shim::is_alive;
 use integration::{deadline, ensure, ensure_eq, image, paths};
 use nix::sys::signal::Signal;
-
-use crate::page::{Page, Shown};
 
 /// Plays all scenes through a manager in front of this containerd; true if all went well.
 pub(crate) async fn play(

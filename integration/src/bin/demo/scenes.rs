@@ -6,12 +6,12 @@ use integration::containerd::Containerd;
 use integration::failure::{Context, Failure, Result};
 use integration::fixture::Fixture;
 use integration::leak::Usage;
+use integration::page::{Page, Shown};
 use integration::shim::is_alive;
 use integration::terminal::OnTerminal;
 use integration::{deadline, ensure, ensure_eq, image, paths};
 
 use crate::managed;
-use crate::page::{Page, Shown};
 
 /// Plays all scenes on one daemon; true if all went well.
 pub(crate) async fn play(page: &mut Page, fixture: &Fixture, series: &str) -> Result<bool> {

@@ -1,0 +1,84 @@
+//! The configuration of a node's containerd. One text for both builds: version 3 of the format, which 2.x reads.
+
+use std::path::Path;
+
+use super::tools::{self, Build};
+use crate::failure::Result;
+use crate::fixture::Fixture;
+use crate::paths;
+
+/// The image of pods' first containers.
+pub(super) const PAUSE: &str = "localhost/pause:test";
+
+/// The text for `build` in `dir`.
+///
+/// Why some of it: hosts without the right to lower `oom_score_adj` (containers in containers) need it restricted; the
+/// node resource interface and the directory for optional programs are a host's; network namespaces and the runtime's
+/// root are the fixture's own, since all nodes of a host share the namespace `k8s.io`.
+///
+/// # Errors
+/// When something that is named in it is missing.
+pub(super) fn text(fixture: &Fixture, dir: &Path, build: Build) -> Result<String> {
+    let plugins = tools::network_plugins()?;
+    let bin_dirs = match build {
+        Build::Stock => format!("bin_dir = \"{}\"", plugins.display()),
+        Build::Ours => format!("bin_dirs = [\"{}\"]", plugins.display()),
+    };
+    let task = match build {
+        Build::Stock => String::new(),
+        Build::Ours => format!(
+            "[plugins.\"io.containerd.runtime.v2.task\"]\nbinary = \"{}\"\nlog_level = \"debug\"\n",
+            paths::manager()?.display()
+        ),
+    };
+    let handlers = [("rust", paths::shim()?), ("go", go_shim()?)].map(|(name, shim)| {
+        let section =
+            format!("plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{name}");
+        format!(
+            "[{section}]\nruntime_type = \"io.containerd.runc.v2\"\nruntime_path = \"{}\"\n\
+             [{section}.options]\nBinaryName = \"{}\"\nRoot = \"{}\"\n",
+            shim.display(),
+            fixture.bin().join("runc").display(),
+            dir.join("runc").display(),
+        )
+    });
+    let (dir, handlers) = (dir.display(), handlers.concat());
+    Ok(format!(
+        r#"version = 3
+root = "{dir}/root"
+state = "{dir}/state"
+temp = "{dir}/temp"
+disabled_plugins = [
+  "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
+]
+[grpc]
+address = "{dir}/c.sock"
+[ttrpc]
+address = "{dir}/c.sock.ttrpc"
+[debug]
+level = "info"
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+tolerate_missing_hugetlb_controller = true
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "rust"
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "{dir}/cni"
+{bin_dirs}
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "overlayfs"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{PAUSE}"
+{handlers}{task}"#
+    ))
+}
+
+/// Upstream's own shim, of the stock build.
+fn go_shim() -> Result<std::path::PathBuf> {
+    Ok(Build::Stock.dir()?.join("containerd-shim-runc-v2"))
+}
