@@ -39,7 +39,7 @@ impl<'a> Containerd<'a> {
             .ok_or_else(|| Failure::new(format!("no containerd {series}: make deps")))?;
         let dir = fixture.file(&format!("c{series}"));
         fs::create_dir_all(&dir)?;
-        fs::write(dir.join("config.toml"), config(&dir))?;
+        fs::write(dir.join("config.toml"), config(&dir, series == paths::BUILT))?;
         // Bundles are the daemon's own business: it has removed all of them when nothing runs.
         let bundles = dir.join("state/io.containerd.runtime.v2.task").join(fixture.namespace());
         fixture.expect_empty(&bundles);
@@ -207,16 +207,17 @@ fn program(fixture: &Fixture, bin: &Path, dir: &Path) -> Program {
 }
 
 /// Version 2 of the format is read by all series. What is turned off needs the network, other services, or a host's
-/// directories.
-fn config(dir: &Path) -> String {
+/// directories; of the containerd that is built here, its tasks too.
+fn config(dir: &Path, without_tasks: bool) -> String {
     let dir = dir.display();
+    let tasks = if without_tasks { r#""io.containerd.runtime.v2.task", "# } else { "" };
     format!(
         r#"version = 2
 root = "{dir}/root"
 state = "{dir}/state"
 temp = "{dir}/temp"
 disabled_plugins = [
-  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
+  {tasks}"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
   "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",

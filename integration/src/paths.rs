@@ -60,10 +60,19 @@ pub fn deps() -> PathBuf {
     env::var_os("DEPS_DIR").map_or_else(|| workspace().join(".deps"), PathBuf::from)
 }
 
-/// The directory with `containerd`, `ctr` and the Go shim of a series, by `make deps`'s name of it ("1.6", "1.7", "2").
+/// The series of the containerd that `make containerd` builds; it has `ctr` beside it, and no Go shim.
+pub const BUILT: &str = "2.4";
+
+/// The directory with `containerd`, `ctr` and the Go shim of a series, by `make deps`'s name of it ("1.6", "1.7", "2"),
+/// or [`BUILT`].
 #[must_use]
 pub fn containerd(series: &str) -> Option<PathBuf> {
-    let dir = deps().join(format!("containerd-{series}"));
+    let dir = if series == BUILT {
+        let named = env::var_os("CONTAINERD_BUILD").map(PathBuf::from);
+        named.unwrap_or_else(|| workspace().join("target/containerd/bin"))
+    } else {
+        deps().join(format!("containerd-{series}"))
+    };
     dir.join("containerd").exists().then_some(dir)
 }
 
