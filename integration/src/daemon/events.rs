@@ -43,6 +43,12 @@ impl Events {
         Ok(events)
     }
 
+    /// The process that reads them.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Topics of the task events about an id, in the order they came.
     #[must_use]
     pub fn topics_of(&self, id: &str) -> Vec<String> {
