@@ -227,13 +227,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it cannot be run or hangs.
     pub async fn tool(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = Command::new(paths::manager()?);
-        command
-            .args(arguments)
-            .env("PATH", self.fixture.path())
-            .env(MARKER, self.fixture.namespace())
-            .kill_on_drop(true);
-        deadline::ended(command).await
+        tool(self.fixture, arguments).await
     }
 
     /// The same, for one that succeeds and prints JSON.
@@ -241,9 +235,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// When it fails or prints something else.
     pub async fn tool_json(&self, arguments: &[&str]) -> Result<Value> {
-        let output = self.tool(arguments).await?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        serde_json::from_slice(&output.stdout).context(format!("{}: {said}", arguments.join(" ")))
+        tool_json(self.fixture, arguments).await
     }
 
     /// The metrics page, fetched as Prometheus does.
@@ -307,6 +299,30 @@ impl<'a> Daemon<'a> {
         let ctr = self.ctr.clone();
         self.service.until(async || ctr.succeeds(&["tasks", "ls"]).await).await
     }
+}
+
+/// Runs a command of the binary that needs no daemon to its end.
+///
+/// # Errors
+/// When it cannot be run or hangs.
+pub async fn tool(fixture: &Fixture, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new(paths::manager()?);
+    command
+        .args(arguments)
+        .env("PATH", fixture.path())
+        .env(MARKER, fixture.namespace())
+        .kill_on_drop(true);
+    deadline::ended(command).await
+}
+
+/// The same, for one that prints JSON.
+///
+/// # Errors
+/// When it prints something else.
+pub async fn tool_json(fixture: &Fixture, arguments: &[&str]) -> Result<Value> {
+    let output = tool(fixture, arguments).await?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    serde_json::from_slice(&output.stdout).context(format!("{}: {said}", arguments.join(" ")))
 }
 
 /// Runs a test on a daemon in front of a containerd of this series, both its own, with the shim under test.
