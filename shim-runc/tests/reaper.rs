@@ -34,7 +34,9 @@ fn exits_are_delivered_kept_for_claims_and_otherwise_forgotten() {
             std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut text).unwrap();
             (child, Pid::from_raw(text.trim().parse().unwrap()))
         };
-        let (child, pid) = pid_of_orphan("sh -c 'exit 5' >/dev/null & echo $!");
+        // It outlives its shell, which might collect it else.
+        let until_ours = "while kill -0 $0; do sleep 0.01; done 2>/dev/null; exit 5";
+        let (child, pid) = pid_of_orphan(&format!("sh -c '{until_ours}' $$ >/dev/null & echo $!"));
         assert!(child.ended().await.success());
         let adopted = tokio::time::timeout(std::time::Duration::from_secs(10), async {
             loop {
