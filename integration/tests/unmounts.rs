@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use integration::container::Container;
 use integration::failure::{Failure, Result};
+use integration::hung_fs::HungFs;
 use integration::rootfs::mounted;
 use integration::scenario::{scenario, skip};
 use integration::shim::Launch;
@@ -14,6 +16,7 @@ use integration::spec::Spec;
 use integration::stdio::Stdio;
 use integration::task::Status;
 use integration::{ensure, ensure_eq, paths};
+use nix::mount::{MsFlags, mount};
 use ttrpc::Code;
 
 /// A process of the host that has its working directory somewhere, until it falls.
@@ -129,5 +132,68 @@ fn link_in_place_of_the_root_filesystem_is_not_followed_by_delete() -> Result {
         ensure_eq!(code, Some(Code::NOT_FOUND), "after delete");
         shim.shutdown(&bundle.id).await?;
         shim.gone().await
+    })
+}
+
+/// Mounts a filesystem on a directory of the root filesystem, with another mount in it, and stops answering for it.
+fn hang_on(dir: &Path) -> Result<HungFs> {
+    let hung = HungFs::mount(dir)?;
+    let none = None::<&str>;
+    mount(Some("none"), &dir.join("sub"), Some("tmpfs"), MsFlags::empty(), none)?;
+    hung.hang();
+    Ok(hung)
+}
+
+#[test]
+fn filesystem_that_hangs_holds_up_neither_delete() -> Result {
+    /// What the manager gives to the command.
+    const COMMAND: Duration = Duration::from_secs(5);
+    if paths::is_go_shim() {
+        return skip("Go's shims hang with it");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let bundle = fixture.bundle("dead", &Spec::new(&["true"]))?;
+        let rootfs = bundle.dir.join("rootfs");
+        let hung = hang_on(&rootfs)?;
+        let begun = Instant::now();
+        let ran = Launch::new(fixture, &bundle).run("delete").await?;
+        let took = begun.elapsed();
+        ensure!(ran.status.success() && !ran.stdout.is_empty(), "{}: {}", ran.status, ran.stderr);
+        ensure!(took < COMMAND, "it took {took:?}");
+        ensure!(mounted(&rootfs)?.is_empty(), "still mounted after {}", ran.stderr);
+        drop(hung);
+
+        let container = Container::run(fixture, "a", &Spec::new(&["true"])).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        tasks.wait(id, "").await?;
+        let rootfs = container.bundle.dir.join("rootfs");
+        let hung = hang_on(&rootfs.join("tmp"))?;
+        tasks.delete(id, "").await?;
+        ensure!(mounted(&rootfs)?.is_empty(), "still mounted after delete");
+        drop(hung);
+        container.shim.shutdown(id).await?;
+        container.shim.gone().await
+    })
+}
+
+#[test]
+fn delete_command_leaves_a_busy_root_filesystem_where_it_is() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims before 1.7 unmount one layer");
+    }
+    scenario(async |fixture| {
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let rootfs = bundle.dir.join("rootfs");
+        mount(Some("none"), &rootfs, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+        let sitter = Sitter::sit(&rootfs)?;
+        let ran = Launch::new(fixture, &bundle).run("delete").await?;
+        ensure!(ran.status.success(), "{}: {}", ran.status, ran.stderr);
+        ensure!(ran.stderr.contains("rootfs"), "it says nothing of it: {:?}", ran.stderr);
+        ensure_eq!(mounted(&rootfs)?.len(), 1, "mounts");
+        drop(sitter);
+        Launch::new(fixture, &bundle).run("delete").await?;
+        ensure!(mounted(&rootfs)?.is_empty(), "mounts stay");
+        Ok(())
     })
 }

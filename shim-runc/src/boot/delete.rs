@@ -6,7 +6,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use protobuf::Message;
@@ -16,7 +16,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use super::args::Args;
+use super::{args::Args, aside};
 use crate::{
     error::{Error, Result},
     log::Log,
@@ -30,11 +30,17 @@ use crate::{
 
 /// What a container that lost its shim is said to have ended with: 128 + SIGKILL.
 const KILLED: u32 = 137;
-/// How long the runtime may take to kill and forget a container. The manager gives 5 s to all of
-/// `delete`; the unmounting is to have some of it.
-const RUNTIME: Duration = Duration::from_secs(4);
+/// How long `delete` may take without the last resort below. The manager gives it 5 s, and kills it then.
+const WHOLE: Duration = Duration::from_millis(4500);
+/// How long the runtime may take to kill and forget a container.
+const RUNTIME: Duration = Duration::from_millis(3500);
+/// How long detaching a rootfs may take that cannot be unmounted in time. It asks no filesystem.
+const DETACH: Duration = Duration::from_millis(300);
+/// What unmounting leaves of its time to whoever waits for it.
+const MARGIN: Duration = Duration::from_millis(200);
 
 pub(super) fn delete(args: &Args) -> Result<()> {
+    let begun = Instant::now();
     let bundle = bundle(args)?;
     process::become_subreaper().map_err(|error| Error::io("become a subreaper", error))?;
     Log::new(args.debug).install();
@@ -42,7 +48,9 @@ pub(super) fn delete(args: &Args) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::io("make the runtime", error))?;
-    runtime.block_on(clean_up(args, &bundle))?;
+    runtime.block_on(delete_container(args, &bundle))?;
+    drop(runtime);
+    unmount(args, bundle.join("rootfs"), WHOLE.saturating_sub(begun.elapsed()));
     let mut response = DeleteResponse::new();
     response.pid = pid(&bundle);
     response.exit_status = KILLED;
@@ -64,7 +72,7 @@ fn bundle(args: &Args) -> Result<PathBuf> {
     Ok(here.parent().unwrap_or(&here).join(&args.id))
 }
 
-async fn clean_up(args: &Args, bundle: &Path) -> Result<()> {
+async fn delete_container(args: &Args, bundle: &Path) -> Result<()> {
     // Half a clean-up helps nobody: asked to end, we go on.
     let listen = |kind| signal(kind).map_err(|error| Error::io("listen for signals", error));
     let _ignored = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -80,10 +88,26 @@ async fn clean_up(args: &Args, bundle: &Path) -> Result<()> {
         Ok(Err(error)) => tracing::warn!(id = args.id, %error, "container not deleted"),
         Err(_) => tracing::warn!(id = args.id, "the runtime does not answer"),
     }
-    if let Err(error) = mount::unmount_recursive(&bundle.join("rootfs")) {
-        tracing::warn!(id = args.id, %error, "rootfs not unmounted");
-    }
     Ok(())
+}
+
+/// Unmounts the rootfs, within a limit; if that is not enough, detaches it.
+///
+/// A filesystem whose server is dead holds up whoever touches it, in the worst case beyond SIGKILL, and with it the end of
+/// that process. So it is touched by processes that nobody waits for when they are late.
+fn unmount(args: &Args, rootfs: PathBuf, limit: Duration) {
+    let patience = limit.saturating_sub(MARGIN).min(mount::PATIENCE);
+    let (here, path) = (rootfs.clone(), rootfs);
+    match aside::run(limit, move || mount::unmount_recursive(&path, patience)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == Code::DeadlineExceeded => {
+            tracing::warn!(id = args.id, "unmounting rootfs hangs; it is detached");
+            if let Err(error) = aside::run(DETACH, move || mount::detach_recursive(&here)) {
+                tracing::warn!(id = args.id, %error, "rootfs not detached");
+            }
+        }
+        Err(error) => tracing::warn!(id = args.id, %error, "rootfs not unmounted"),
+    }
 }
 
 /// The pid that init had; 0 if none was written.

@@ -2,9 +2,11 @@
 //!
 //! * `args`: the command line.
 //! * `socket` and `probe`: binding the socket of a group, or asking who has it already.
+//! * `aside`: work that may hang, in a process of its own.
 //! * `start`, `serve`, `delete`, `info`: the actions.
 
 pub mod args;
+mod aside;
 mod delete;
 mod info;
 pub(crate) mod probe;
@@ -13,6 +15,7 @@ pub mod socket;
 mod start;
 
 use std::{
+    fs::File,
     io::{self, Read, Write},
     process::ExitCode,
 };
@@ -33,11 +36,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.action {
         Action::Version => print(version(&args.program).as_bytes())?,
         Action::Info => info::info()?,
-        Action::Start => return start::start(args),
-        Action::Delete => delete::delete(&args)?,
-        Action::Serve => serve::inherited(args)?,
+        Action::Start => return about(&args.id.clone(), "start", start::start(args)),
+        Action::Delete => about(&args.id, "delete", delete::delete(&args))?,
+        Action::Serve => about(&args.id.clone(), "serve", serve::inherited(args))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts in front of a failure what was asked of us, and for whom.
+fn about<T>(id: &str, action: &str, done: Result<T>) -> Result<T> {
+    done.map_err(|error| error.within(format_args!("{action} for container {id}")))
 }
 
 fn version(program: &str) -> String {
@@ -51,6 +59,18 @@ fn print(bytes: &[u8]) -> Result<()> {
     out.write_all(bytes)
         .and_then(|()| out.flush())
         .map_err(|error| Error::io("write to stdout", error))
+}
+
+/// Puts /dev/null in the place of our streams, so that nobody waits for these to close.
+fn leave_streams() -> Result<()> {
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Error::io("open /dev/null", error))?;
+    nix::unistd::dup2_stdin(&null).map_err(|errno| Error::io("replace stdin", errno))?;
+    nix::unistd::dup2_stdout(&null).map_err(|errno| Error::io("replace stdout", errno))?;
+    nix::unistd::dup2_stderr(&null).map_err(|errno| Error::io("replace stderr", errno))
 }
 
 /// Reads stdin to its end, or to just over the size that is refused.

@@ -113,14 +113,7 @@ pub(super) fn inherited(args: Args) -> Result<()> {
 /// Leaves the starter's session and streams; containerd waits for these to close.
 fn detach() -> Result<()> {
     nix::unistd::setsid().map_err(|errno| Error::io("leave the session", errno))?;
-    let null = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map_err(|error| Error::io("open /dev/null", error))?;
-    nix::unistd::dup2_stdin(&null).map_err(|errno| Error::io("replace stdin", errno))?;
-    nix::unistd::dup2_stdout(&null).map_err(|errno| Error::io("replace stdout", errno))?;
-    nix::unistd::dup2_stderr(&null).map_err(|errno| Error::io("replace stderr", errno))?;
+    super::leave_streams()?;
     // A wrong title is no reason not to serve.
     let _ = title::set(&visible_arguments());
     Ok(())

@@ -7,18 +7,15 @@
 use std::{
     env,
     fs::{self, File},
-    io::{self, Read, Write},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::Signal,
-};
+use nix::sys::signal::Signal;
 use runtime_proto::{
     bootstrap::{Bootstrap, ENV_SCHED_CORE, ENV_TTRPC_ADDRESS, Extension, LogLevel, StartInput},
     errdefs::Code,
@@ -27,6 +24,7 @@ use runtime_proto::{
 
 use super::{
     args::Args,
+    aside::read_within,
     probe::{self, Speaks},
     serve::{self, Serve},
     socket::{self, Bound, DEFAULT_DIR, Group, MAX_PATH},
@@ -243,25 +241,6 @@ impl Request {
     fn remove_address(&self) {
         if !self.modern {
             let _ = fs::remove_file(self.bundle.join("address"));
-        }
-    }
-}
-
-/// Reads a pipe to its end, within a limit.
-fn read_within(pipe: &mut io::PipeReader, limit: Duration) -> io::Result<String> {
-    let deadline = Instant::now() + limit;
-    let mut said = Vec::new();
-    let mut piece = [0; 512];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, left)? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match pipe.read(&mut piece)? {
-            0 => return Ok(String::from_utf8_lossy(&said).into_owned()),
-            count => said.extend_from_slice(&piece[..count]),
         }
     }
 }

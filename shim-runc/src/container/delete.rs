@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use runtime_proto::events::TaskDelete;
+use runtime_proto::{errdefs::Code, events::TaskDelete};
+use tokio::time::timeout;
 
 use super::{Container, blocking, lock};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     mount,
     process::{
         Process, Snapshot,
@@ -20,6 +21,9 @@ use crate::{
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long a container that was never started may take to die of SIGKILL.
 const DEATH: Duration = Duration::from_secs(10);
+/// How long unmounting the rootfs may take. What is written to it is written to its disk first, which may be slow; but
+/// one whose server is dead takes for ever.
+const UNMOUNT: Duration = Duration::from_secs(10);
 const SIGKILL: u32 = 9;
 
 /// What was deleted.
@@ -70,8 +74,7 @@ impl Container {
         drain(&self.init).await;
         let deleted = self.runc.delete(&self.id, false).await;
         self.close_all_io().await;
-        let rootfs = self.bundle.join("rootfs");
-        let unmounted = blocking(move || mount::unmount_recursive(&rootfs)).await?;
+        let unmounted = self.unmount_rootfs().await;
         deleted?;
         unmounted.map_err(|error| error.within("failed rootfs umount"))?;
         let Snapshot { pid, exit, .. } = self.init.snapshot();
@@ -86,12 +89,27 @@ impl Container {
         Ok(Deleted { pid, exit })
     }
 
+    /// Unmounts the rootfs; where that does not end, because a filesystem's server does not answer, it is detached.
+    async fn unmount_rootfs(&self) -> Result<()> {
+        let rootfs = self.bundle.join("rootfs");
+        let path = rootfs.clone();
+        let unmount = blocking(move || mount::unmount_recursive(&path, mount::PATIENCE));
+        if let Ok(unmounted) = timeout(UNMOUNT, unmount).await {
+            return unmounted?;
+        }
+        tracing::warn!(id = self.id, "unmounting rootfs hangs; it is detached");
+        let detach = blocking(move || mount::detach_recursive(&rootfs));
+        timeout(UNMOUNT, detach).await.unwrap_or_else(|_| {
+            Err(Error::new(Code::DeadlineExceeded, "neither unmounting nor detaching it ends"))
+        })?
+    }
+
     /// Ends a container that was made and not started, so that its exit comes before its delete.
     async fn end_unstarted(&self) {
         if let Err(error) = self.runc.kill(&self.id, SIGKILL, false).await {
             tracing::debug!(id = self.id, %error, "kill before delete");
         }
-        if tokio::time::timeout(DEATH, self.init.exited()).await.is_err() {
+        if timeout(DEATH, self.init.exited()).await.is_err() {
             tracing::warn!(id = self.id, "a killed container does not end");
         }
     }

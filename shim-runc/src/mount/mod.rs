@@ -2,7 +2,8 @@
 //!
 //! * [`mount_all`] makes them in order, with containerd's meaning of every option, and gives a
 //!   guard that takes them away again unless it is told to keep them.
-//! * [`unmount_recursive`] takes away whatever is mounted on or below a directory.
+//! * [`unmount_recursive`] takes away whatever is mounted on or below a directory; [`detach_recursive`] does so where
+//!   that hangs.
 //!
 //! Parts: `options` (words to flags), `target` (a path that cannot leave the root), `overlay`
 //! (more layers than mount(2) has room for), `id_map`, `loop_device`, `helper` (FUSE), `unmount`,
@@ -36,7 +37,7 @@ use self::options::{Options, PER_MOUNT};
 use crate::error::{Error, Result};
 
 pub use self::helper::{MountHelper, NoHelper};
-pub use self::unmount::unmount_recursive;
+pub use self::unmount::{PATIENCE, detach_recursive, unmount_recursive};
 
 /// A mount as containerd asks for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 
 /// A mount is busy for a moment after the last process in it has ended, or while something looks
 /// through all of a node's files. containerd waits as long.
-const BUSY_ATTEMPTS: usize = 50;
+pub const PATIENCE: Duration = Duration::from_millis(2500);
+/// Between attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often to look again when mounts came or went while they were being taken away.
@@ -22,21 +23,42 @@ const MAX_LOOKS: usize = 5;
 /// Takes away every mount on and below `path`, the deepest first. Nothing mounted there, or nothing
 /// there at all, is no error.
 ///
-/// Nothing is taken away lazily: a mount that is in use stays in use, and is an error.
+/// Nothing is taken away lazily: a mount that is in use after `patience` stays in use, and is an error. A filesystem
+/// whose server hangs holds this up for as long as it hangs, and no signal changes that.
 ///
 /// # Errors
 /// When a mount stays; those beside it have been taken away all the same.
-pub fn unmount_recursive(path: &Path) -> Result<()> {
+pub fn unmount_recursive(path: &Path, patience: Duration) -> Result<()> {
     let Some(path) = as_in_table(path)? else { return Ok(()) };
+    let deadline = Instant::now() + patience;
     for _ in 0..MAX_LOOKS {
-        let mounts = Mounts::within(&path)
-            .map_err(|error| Error::io(format!("read {OWN_MOUNTS}"), error))?;
-        if mounts.unmount()? {
+        if Mounts::within(&path)?.unmount(deadline)? {
             return Ok(());
         }
     }
+    Err(mounted_all_the_time(&path))
+}
+
+/// Takes every mount on and below `path` out of sight, whatever uses it, and asks no filesystem for it: for one that
+/// hangs. Each goes on for those who have it open, and is gone with the last of them.
+///
+/// # Errors
+/// When a mount stays.
+pub fn detach_recursive(path: &Path) -> Result<()> {
+    let Some(path) = as_in_table(path)? else { return Ok(()) };
+    for _ in 0..MAX_LOOKS {
+        let mounts = Mounts::within(&path)?;
+        if mounts.0.is_empty() {
+            return Ok(());
+        }
+        mounts.detach()?;
+    }
+    Err(mounted_all_the_time(&path))
+}
+
+fn mounted_all_the_time(path: &Path) -> Error {
     let still = format!("unmount {}: others mount there all the time", path.display());
-    Err(Error::io(still, Errno::EBUSY))
+    Error::io(still, Errno::EBUSY)
 }
 
 /// The path as the mount table writes it; `None` if there is no such path. The last part is not
@@ -65,15 +87,16 @@ struct Mounts(Vec<Node>);
 
 impl Mounts {
     /// Those on and below `path`.
-    fn within(path: &Path) -> io::Result<Self> {
+    fn within(path: &Path) -> Result<Self> {
         let mut nodes = Vec::new();
-        mountinfo::for_each(Path::new(OWN_MOUNTS), |entry| {
+        let read = mountinfo::for_each(Path::new(OWN_MOUNTS), |entry| {
             if entry.is_within(path)
                 && let Some((id, parent)) = entry.ids()
             {
                 nodes.push(Node { id, parent, point: entry.mount_point() });
             }
-        })?;
+        });
+        read.map_err(|error| Error::io(format!("read {OWN_MOUNTS}"), error))?;
         Ok(Self::ordered(nodes))
     }
 
@@ -100,8 +123,29 @@ impl Mounts {
         Self(order)
     }
 
+    /// Detaches them: what carries others first, which go with it. The way to them leads through it before, and to
+    /// something else afterwards.
+    fn detach(&self) -> Result<()> {
+        let mut gone = HashSet::new();
+        for Node { id, parent, point } in self.0.iter().rev() {
+            if gone.contains(parent) {
+                gone.insert(*id);
+                continue;
+            }
+            match umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH) {
+                Ok(()) => drop(gone.insert(*id)),
+                // Gone already, or covered: the next look shows it.
+                Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(errno) => {
+                    return Err(Error::io(format!("detach {}", point.display()), errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Takes them away; whether nothing is left for sure. The first error counts.
-    fn unmount(&self) -> Result<bool> {
+    fn unmount(&self, deadline: Instant) -> Result<bool> {
         let mut nothing_left = true;
         let mut first = Ok(());
         // What carries a mount that stays can only be busy.
@@ -111,7 +155,7 @@ impl Mounts {
                 carrying.insert(*parent);
                 continue;
             }
-            match unmount_one(point) {
+            match unmount_one(point, deadline) {
                 Ok(()) => {}
                 // Gone, or covered by one that has come in the meantime.
                 Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR) => nothing_left = false,
@@ -126,15 +170,14 @@ impl Mounts {
     }
 }
 
-fn unmount_one(point: &Path) -> Result<(), Errno> {
-    for _ in 1..BUSY_ATTEMPTS {
+fn unmount_one(point: &Path, deadline: Instant) -> Result<(), Errno> {
+    loop {
         match umount2(point, MntFlags::UMOUNT_NOFOLLOW) {
-            Err(Errno::EBUSY) => std::thread::sleep(BUSY_PAUSE),
+            Err(Errno::EBUSY) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
             Err(Errno::EINTR) => {}
             other => return other,
         }
     }
-    umount2(point, MntFlags::UMOUNT_NOFOLLOW)
 }
 
 #[cfg(test)]

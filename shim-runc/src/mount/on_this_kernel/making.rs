@@ -25,7 +25,7 @@ fn mounts_are_made_in_order_and_taken_away_with_the_guard() {
         assert_eq!(mounted_within(&rootfs), 0);
         make_all(&rootfs, &mounts).unwrap().keep();
         assert_eq!(mounted_within(&rootfs), 3);
-        unmount_recursive(&rootfs).unwrap();
+        unmount_recursive(&rootfs, PATIENCE).unwrap();
         assert_eq!(mounted_within(&rootfs), 0);
     });
 }

@@ -9,10 +9,10 @@ use super::*;
 #[test]
 fn what_is_not_mounted_is_unmounted_already() {
     apart(|top| {
-        unmount_recursive(&rootfs(top)).unwrap();
-        unmount_recursive(&top.join("missing")).unwrap();
-        unmount_recursive(&top.join("missing/below")).unwrap();
-        unmount_recursive(Path::new("")).unwrap();
+        unmount_recursive(&rootfs(top), PATIENCE).unwrap();
+        unmount_recursive(&top.join("missing"), PATIENCE).unwrap();
+        unmount_recursive(&top.join("missing/below"), PATIENCE).unwrap();
+        unmount_recursive(Path::new(""), PATIENCE).unwrap();
     });
 }
 
@@ -33,7 +33,7 @@ fn nested_stacked_covered_and_oddly_named_mounts_are_all_unmounted() {
         tmpfs_on(&beside);
         assert_eq!(mounted_within(&odd), 6);
         symlink(top, top.join("way")).unwrap();
-        unmount_recursive(&top.join("way").join(odd.file_name().unwrap())).unwrap();
+        unmount_recursive(&top.join("way").join(odd.file_name().unwrap()), PATIENCE).unwrap();
         assert_eq!(mounted_within(&odd), 0);
         assert_eq!(mounted_within(&beside), 1, "a name that begins alike is another place");
     });
@@ -49,7 +49,7 @@ fn a_busy_mount_is_waited_for() {
             std::thread::sleep(BUSY_FOR);
             drop(held);
         });
-        unmount_recursive(&place).unwrap();
+        unmount_recursive(&place, PATIENCE).unwrap();
         holder.join().unwrap();
         assert_eq!(mounted_within(&place), 0);
     });
@@ -66,12 +66,12 @@ fn a_mount_that_stays_busy_is_an_error_and_loses_nothing() {
             tmpfs_on(place);
         }
         let held = File::create(place.join("held/sentinel")).unwrap();
-        let error = unmount_recursive(&place).unwrap_err();
+        let error = unmount_recursive(&place, PATIENCE).unwrap_err();
         assert!(error.to_string().contains("busy/held"), "{error}");
         assert!(place.join("held/sentinel").exists());
         assert_eq!(mounted_within(&place), 2, "its neighbour is gone, what it stands on is not");
         drop(held);
-        unmount_recursive(&place).unwrap();
+        unmount_recursive(&place, PATIENCE).unwrap();
         assert_eq!(mounted_within(&place), 0);
     });
 }
@@ -82,7 +82,7 @@ fn a_link_in_place_of_the_directory_is_not_followed() {
         let place = top.join("mounted");
         tmpfs_on(&place);
         symlink(&place, top.join("rootfs")).unwrap();
-        unmount_recursive(&top.join("rootfs")).unwrap();
+        unmount_recursive(&top.join("rootfs"), PATIENCE).unwrap();
         assert_eq!(mounted_within(&place), 1);
         umount2(&place, MntFlags::empty()).unwrap();
     });
