@@ -1,14 +1,23 @@
 //! The ttrpc layer: calls that are too large, unknown, or come from someone else.
 
+use std::time::Duration;
+
+use containerd_shim_protos::api;
+use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use containerd_shim_protos::protobuf::{Message, MessageField};
 use integration::container::Container;
 use integration::failure::{Failure, Result};
+use integration::fakerunc::{FakeRunc, Gate, Rule};
+use integration::leak::Usage;
 use integration::scenario::{scenario, skip};
 use integration::spec::{self, Spec};
 use integration::stdio::Stdio;
-use integration::{deadline, ensure_eq, paths};
+use integration::task::V2;
+use integration::{deadline, ensure, ensure_eq, paths};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use ttrpc::Code;
+use ttrpc::proto::Request;
 
 const SLEEP: [&str; 2] = ["sleep", "1000"];
 
@@ -18,12 +27,10 @@ fn unknown_services_and_methods_are_unimplemented() -> Result {
         let _sink = fixture.fake_containerd()?;
         let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
         let tasks = &container.shim.tasks;
-        let empty = containerd_shim_protos::api::Empty::new();
+        let empty = api::Empty::new();
         let strange = tasks.speaking("containerd.task.v9.Task");
         for (client, method) in [(tasks, "NoSuchMethod"), (&strange, "State")] {
-            let answer = client
-                .call::<containerd_shim_protos::api::Empty>(method, &empty, deadline::HANG)
-                .await;
+            let answer = client.call::<api::Empty>(method, &empty, deadline::HANG).await;
             let code = answer.err().and_then(|error| error.code());
             ensure_eq!(code, Some(Code::UNIMPLEMENTED), "{method}");
         }
@@ -119,6 +126,93 @@ fn other_users_are_not_served() -> Result {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure_eq!(said.trim(), "turned away", "{}", String::from_utf8_lossy(&output.stderr));
         std::fs::set_permissions(&link, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        container.retire().await
+    })
+}
+
+/// A frame with a request.
+fn frame(stream: u32, service: &str, method: &str, payload: Vec<u8>) -> Result<Vec<u8>> {
+    let mut request = Request::new();
+    (request.service, request.method) = (service.to_owned(), method.to_owned());
+    request.payload = payload;
+    let request = request.write_to_bytes()?;
+    let mut frame = Vec::with_capacity(10 + request.len());
+    frame.extend(u32::try_from(request.len())?.to_be_bytes());
+    frame.extend(stream.to_be_bytes());
+    frame.extend([1, 0]);
+    frame.extend(request);
+    Ok(frame)
+}
+
+/// Sends the same call until the shim takes no more, or `limit` bytes. How many bytes it took.
+async fn flood(
+    stream: &mut UnixStream,
+    method: &str,
+    payload: &[u8],
+    limit: usize,
+) -> Result<usize> {
+    /// A shim that has taken nothing for this long takes nothing.
+    const STANDSTILL: Duration = Duration::from_secs(2);
+    let (mut number, mut sent) = (1, 0);
+    while sent < limit {
+        let frame = frame(number, V2, method, payload.to_vec())?;
+        match tokio::time::timeout(STANDSTILL, stream.write_all(&frame)).await {
+            Ok(written) => written?,
+            Err(_) => break,
+        }
+        number += 2;
+        sent += frame.len();
+    }
+    Ok(sent)
+}
+
+#[test]
+fn peer_that_asks_without_end_and_reads_nothing_costs_little_and_hinders_nobody() -> Result {
+    const MIB: usize = 1 << 20;
+    if paths::is_go_shim() {
+        return skip("Go's ttrpc takes all that comes");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let spec = Spec::new(&SLEEP);
+        let container =
+            Container::run_with(fixture, "a", &spec, &Stdio::null(), Some(&fake.path)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let before = Usage::of(container.shim.pid)?;
+        // Each wants the runtime, which stands still for the first, and the others stand behind that one.
+        let gate = Gate::new(fixture, "update");
+        fake.obey(&[Rule { gate: Some(gate.path.clone()), ..Rule::on("update") }.succeeds()])?;
+        let mut large = api::UpdateTaskRequest::new();
+        large.id = id.to_owned();
+        let mut resources = Any::new();
+        resources.value = format!("{{\"unified\":{{\"x\":\"{}\"}}}}", "x".repeat(MIB)).into_bytes();
+        large.resources = MessageField::some(resources);
+        let (large, mut small) = (large.write_to_bytes()?, api::WaitRequest::new());
+        small.id = id.to_owned();
+        let small = small.write_to_bytes()?;
+        let mut streams = Vec::new();
+        for (method, payload, limit) in
+            [("Update", &large, 200 * MIB), ("Wait", &small, 2 * MIB), ("State", &small, 20 * MIB)]
+        {
+            let mut stream = UnixStream::connect(container.shim.started.socket()).await?;
+            let sent = flood(&mut stream, method, payload, limit).await?;
+            ensure!(sent < limit || method == "Wait", "{method}: it took {sent} bytes");
+            streams.push(stream);
+            tasks.state(id, "").await?;
+            let now = Usage::of(container.shim.pid)?;
+            // The room of a connection, which holds a message and what was read of it.
+            ensure!(
+                now.rss < before.rss + 80 * 1024,
+                "{method}: {} kB, then {} kB",
+                before.rss,
+                now.rss
+            );
+        }
+        gate.reached().await?;
+        drop(streams);
+        gate.open()?;
+        fake.obey(&[])?;
         container.retire().await
     })
 }

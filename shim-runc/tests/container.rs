@@ -91,7 +91,7 @@ async fn a_reserved_exec_ends_with_its_container(shared: &Shared) {
     container.exec(exec("e")).unwrap();
     let waiting = tokio::spawn({
         let container = Arc::clone(&container);
-        async move { container.wait(ProcessId::Exec("e")).await.unwrap() }
+        async move { container.wait(ProcessId::Exec("e")).unwrap().await }
     });
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -111,12 +111,12 @@ async fn an_exec_may_be_called_init(shared: &Shared) {
     assert_ne!(pid.to_string(), init);
     assert_eq!(read(&bundle.path("init.pid")), init);
     container.kill(ProcessId::Exec("init"), 9, false).await.unwrap();
-    let exit = soon("exec", container.wait(ProcessId::Exec("init"))).await.unwrap();
+    let exit = soon("exec", container.wait(ProcessId::Exec("init")).unwrap()).await;
     assert_eq!(exit.status, 128 + 9);
     container.delete_exec("init").await.unwrap();
     assert_eq!(read(&bundle.path("init.pid")), init, "removed with the exec");
     container.kill(ProcessId::Init, 9, false).await.unwrap();
-    soon("init", container.wait(ProcessId::Init)).await.unwrap();
+    soon("init", container.wait(ProcessId::Init).unwrap()).await;
     soon("delete", container.delete(|| ())).await.unwrap();
     let left: Vec<_> = fs::read_dir(bundle.path("")).unwrap().collect();
     let left = left.into_iter().map(|entry| entry.unwrap().file_name()).filter(|name| {

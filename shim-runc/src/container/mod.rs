@@ -24,6 +24,7 @@ pub use exec::ExecRequest;
 use std::{
     collections::HashMap,
     path::PathBuf,
+    pin::Pin,
     sync::{Arc, Mutex},
 };
 
@@ -140,24 +141,29 @@ impl Container {
         }
     }
 
-    /// Waits for the end of a process.
+    /// Waits for the end of a process, and keeps nothing else of it.
     ///
     /// # Errors
     /// NotFound for an unknown exec.
-    pub async fn wait(&self, process: ProcessId<'_>) -> Result<Exit> {
-        match process {
-            ProcessId::Init => Ok(self.init.exited().await),
-            ProcessId::Exec(id) => Ok(self.exec_process(id)?.exited().await),
-        }
+    pub fn wait(
+        &self,
+        process: ProcessId<'_>,
+    ) -> Result<Pin<Box<dyn Future<Output = Exit> + Send>>> {
+        Ok(match process {
+            ProcessId::Init => Box::pin(self.init.exited()),
+            ProcessId::Exec(id) => Box::pin(self.exec_process(id)?.exited()),
+        })
     }
 
     /// Changes the size of a process's terminal; nothing without one.
     ///
     /// # Errors
-    /// NotFound for an unknown exec, FailedPrecondition for an ended process.
+    /// NotFound for an unknown exec, FailedPrecondition for one that has ended, and for an init whose terminal has.
     pub fn resize(&self, process: ProcessId<'_>, width: u32, height: u32) -> Result<()> {
         use crate::process::state::Verb;
         let io = match process {
+            // containerd's shims ask an exec for its state, and an init for its terminal only.
+            ProcessId::Init if !self.init.stdio.terminal => None,
             ProcessId::Init => {
                 self.init.snapshot().state.allows(Verb::Resize)?;
                 self.init.io()

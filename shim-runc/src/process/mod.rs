@@ -85,16 +85,18 @@ impl<S: Copy> Process<S> {
         self.snapshot.send_modify(change);
     }
 
-    /// Waits for the end of the process.
-    pub async fn exited(&self) -> Exit {
+    /// Waits for the end of the process. What waits keeps nothing of the process alive.
+    pub fn exited(&self) -> impl Future<Output = Exit> + use<S> {
         let mut snapshot = self.snapshot.subscribe();
-        loop {
-            if let Some(exit) = snapshot.borrow_and_update().exit {
-                return exit;
-            }
-            if snapshot.changed().await.is_err() {
-                // Not while `self` is borrowed; and then there is nothing to wait for.
-                return Exit { status: 255, at: std::time::SystemTime::now() };
+        async move {
+            loop {
+                if let Some(exit) = snapshot.borrow_and_update().exit {
+                    return exit;
+                }
+                if snapshot.changed().await.is_err() {
+                    // A process is not forgotten before its end was set; then there is nothing to wait for.
+                    return Exit { status: 255, at: std::time::SystemTime::now() };
+                }
             }
         }
     }
@@ -147,7 +149,7 @@ impl<S: Copy> Process<S> {
             Ok(()) => Ok(()),
             Err(Errno::ESRCH) => Err(Error::new(Code::NotFound, "process already finished")),
             Err(Errno::EINVAL) => Err(invalid()),
-            Err(errno) => Err(Error::io(format!("signal {} with {signal}", self.id), errno)),
+            Err(errno) => Err(Error::io(format!("send signal {signal}"), errno)),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Serves one [`Service`] to containerd.
 //!
-//! Calls of one connection run side by side. A call that changes something runs to its end even if
-//! its caller goes away: half a Delete helps nobody. A call that only waits ends with its
-//! connection or its deadline.
+//! Calls of one connection run side by side, as many as its budget allows. A call that changes something runs to its end
+//! even if its caller goes away: half a Delete helps nobody. Any other ends with its connection or its deadline.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -14,12 +13,18 @@ use runtime_proto::{
     ttrpc::{Request, Response, Status},
 };
 use tokio::{
-    net::{UnixListener, UnixStream, unix::OwnedWriteHalf},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
     sync::{Mutex, watch},
     time::sleep,
 };
 
-use super::message::{self, Incoming};
+use super::{
+    budget::{Budget, Permit, hung_up},
+    message::{self, Incoming},
+};
 use crate::error::shorten;
 
 /// How long nothing is accepted after accept(2) failed. It fails when descriptors have run out;
@@ -29,12 +34,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The longest text of a failure, in bytes. Failures quote what was asked and what an OCI runtime
 /// said, either of which may fill a message by itself; an answer that does not fit is none, and its
 /// caller waits for ever.
-const MAX_MESSAGE: usize = 32 << 10;
+pub(super) const MAX_MESSAGE: usize = 32 << 10;
+
+/// What a call is to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Changes something, and runs to its end.
+    Changes,
+    /// Looks at something, and may be ended at any time.
+    Looks,
+    /// Waits for something, for as long as it takes; may be ended at any time, and must hold on to next to nothing.
+    Waits,
+}
 
 /// What a server serves.
 pub trait Service: Send + Sync + 'static {
-    /// Whether a call of this method only waits, and may be ended at any time.
-    fn only_waits(&self, method: &str) -> bool;
+    /// What a call of this method is.
+    fn kind(&self, method: &str) -> Kind;
 
     /// Carries out a call and returns the encoded answer.
     ///
@@ -72,32 +88,50 @@ fn is_friend(stream: &UnixStream) -> bool {
     })
 }
 
-async fn connection<S: Service>(stream: UnixStream, service: Arc<S>) {
+pub(super) async fn connection<S: Service>(stream: UnixStream, service: Arc<S>) {
     let (mut reader, writer) = stream.into_split();
     let writer = Arc::new(Mutex::new(writer));
-    // Dropped at the end of this function, which tells the calls that only wait.
+    let budget = Budget::new();
+    // Dropped at the end of this function, which tells the calls that may be ended.
     let (_open, closed) = watch::channel(());
-    loop {
-        match message::read(&mut reader).await {
-            Ok(None) => return,
-            Err(error) => {
-                tracing::debug!(%error, "connection broke");
-                return;
-            }
-            Ok(Some(Incoming::TooLarge(header))) => {
-                let message = format!("message of {} bytes is over 4 MiB", header.length);
-                answer(&writer, header, Err(Code::ResourceExhausted.status(&message))).await;
-            }
-            Ok(Some(Incoming::Whole(header, payload))) => match request(header, &payload) {
-                Ok(Some(request)) => {
-                    let only_waits = service.only_waits(&request.method);
-                    let closed = only_waits.then(|| closed.clone());
-                    let (service, writer) = (Arc::clone(&service), Arc::clone(&writer));
-                    tokio::spawn(call(service, writer, header, request, closed));
-                }
-                Ok(None) => {}
-                Err(status) => answer(&writer, header, Err(status)).await,
-            },
+    while let Some((header, request)) = next(&mut reader).await {
+        let begin = async {
+            let Some((request, size)) = request? else { return Ok(()) };
+            let kind = service.kind(&request.method);
+            let permit = budget.admit(kind, size).await?;
+            let closed = (kind != Kind::Changes).then(|| closed.clone());
+            let (service, writer) = (Arc::clone(&service), Arc::clone(&writer));
+            tokio::spawn(call(service, writer, header, request.into(), closed, permit));
+            Ok(())
+        };
+        let begun = tokio::select! {
+            biased;
+            begun = begin => begun,
+            () = hung_up(reader.as_ref()) => return,
+        };
+        if let Err(status) = begun {
+            answer(&writer, header, Err(status)).await;
+        }
+    }
+}
+
+/// The next message of a connection, and the request in it, with its size; `None` when the connection is over.
+async fn next(
+    reader: &mut OwnedReadHalf,
+) -> Option<(Header, Result<Option<(Request, usize)>, Status>)> {
+    match message::read(reader).await {
+        Ok(Some(Incoming::Whole(header, payload))) => {
+            let request = request(header, &payload);
+            Some((header, request.map(|request| request.map(|request| (request, payload.len())))))
+        }
+        Ok(Some(Incoming::TooLarge(header))) => {
+            let message = format!("message of {} bytes is over 4 MiB", header.length);
+            Some((header, Err(Code::ResourceExhausted.status(&message))))
+        }
+        Ok(None) => None,
+        Err(error) => {
+            tracing::debug!(%error, "connection broke");
+            None
         }
     }
 }
@@ -116,23 +150,40 @@ pub(crate) fn request(header: Header, payload: &[u8]) -> Result<Option<Request>,
         .map_err(|error| Code::InvalidArgument.status(&format!("undecodable request: {error}")))
 }
 
-/// Carries out a call and answers it. One that only waits ends with its connection (`closed` errs
+/// What of a request is needed for as long as its call takes.
+struct Asked {
+    service: String,
+    method: String,
+    payload: Vec<u8>,
+    /// In nanoseconds.
+    limit: Option<u64>,
+}
+
+impl From<Request> for Asked {
+    fn from(request: Request) -> Self {
+        let limit = u64::try_from(request.timeout_nano).ok().filter(|nanos| *nanos > 0);
+        let Request { service, method, payload, .. } = request;
+        Self { service, method, payload, limit }
+    }
+}
+
+/// Carries out a call and answers it. One that may be ended ends with its connection (`closed` errs
 /// when that is gone) or its deadline; what changes something goes on, and the caller gives up by
 /// itself.
 async fn call<S: Service>(
     service: Arc<S>,
     writer: Arc<Mutex<OwnedWriteHalf>>,
     header: Header,
-    request: Request,
+    asked: Asked,
     closed: Option<watch::Receiver<()>>,
+    _permit: Permit,
 ) {
-    let limit = u64::try_from(request.timeout_nano).ok().filter(|nanos| *nanos > 0);
-    let work = service.call(request.service, request.method, request.payload);
+    let work = service.call(asked.service, asked.method, asked.payload);
     let result = match closed {
         None => work.await,
         Some(mut closed) => tokio::select! {
             result = work => result,
-            () = passed(limit) => Err(Code::DeadlineExceeded.status("")),
+            () = passed(asked.limit) => Err(Code::DeadlineExceeded.status("")),
             _ = closed.changed() => return,
         },
     };
@@ -174,44 +225,4 @@ async fn try_answer(
     let response = response.write_to_bytes()?;
     let mut writer = writer.lock().await;
     message::write(&mut *writer, stream_id, frame::TYPE_RESPONSE, &response).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Refuses everything, in the words of the request.
-    struct Refuses;
-
-    impl Service for Refuses {
-        fn only_waits(&self, _: &str) -> bool {
-            false
-        }
-
-        async fn call(
-            self: Arc<Self>,
-            _: String,
-            method: String,
-            _: Vec<u8>,
-        ) -> Result<Vec<u8>, Status> {
-            Err(Code::InvalidArgument.status(&format!("{method:?}")))
-        }
-    }
-
-    #[tokio::test]
-    async fn a_failure_that_quotes_too_much_is_answered_all_the_same() {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        tokio::spawn(connection(theirs, Arc::new(Refuses)));
-        let mut request = Request::new();
-        // Twice the size, once it is quoted.
-        request.method = "\u{0}é".repeat(1 << 20);
-        let request = request.write_to_bytes().unwrap();
-        message::write(&mut ours, 1, frame::TYPE_REQUEST, &request).await.unwrap();
-        let Some(Incoming::Whole(header, payload)) = message::read(&mut ours).await.unwrap() else {
-            panic!("no answer");
-        };
-        let status = Response::parse_from_bytes(&payload).unwrap().status.unwrap();
-        assert_eq!((header.stream_id, status.code.value()), (1, Code::InvalidArgument.number()));
-        assert!(status.message.len() <= MAX_MESSAGE && status.message.ends_with("[...]"));
-    }
 }

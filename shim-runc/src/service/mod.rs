@@ -4,7 +4,7 @@
 
 pub mod convert;
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 use protobuf::Message;
 use runtime_proto::{
@@ -26,7 +26,7 @@ use crate::{
     container::{Container, ProcessId, Shared},
     error::{Error, Result},
     registry::Registry,
-    rpc::server::Service,
+    rpc::server::{Kind, Service},
 };
 
 /// What a shim serves.
@@ -37,8 +37,12 @@ pub struct TaskService {
 }
 
 impl Service for TaskService {
-    fn only_waits(&self, method: &str) -> bool {
-        matches!(method, "Wait" | "State" | "Connect" | "Stats" | "Pids")
+    fn kind(&self, method: &str) -> Kind {
+        match method {
+            "Wait" => Kind::Waits,
+            "State" | "Connect" | "Stats" | "Pids" => Kind::Looks,
+            _ => Kind::Changes,
+        }
     }
 
     async fn call(
@@ -50,20 +54,26 @@ impl Service for TaskService {
         if service != SERVICE_V2 && service != SERVICE_V3 {
             return Err(Code::Unimplemented.status(&format!("service {service}")));
         }
-        self.dispatch(&method, &payload).await.map_err(|error| {
+        self.dispatch(&method, payload).await.map_err(|error| {
             tracing::debug!(method, %error, "call failed");
             error.kind().status(&error.to_string())
         })
     }
 }
 
+/// A call under way.
+type Work<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send + 'a>>;
+
 /// Decodes, calls, encodes.
 async fn answer<Q: Message, A: Message>(
-    payload: &[u8],
+    payload: Vec<u8>,
     call: impl AsyncFnOnce(Q) -> Result<A>,
 ) -> Result<Vec<u8>> {
-    let request = Q::parse_from_bytes(payload)
-        .map_err(|error| Error::caused(Code::InvalidArgument, "undecodable request", error))?;
+    // The code and the words of Go's ttrpc, as of gRPC: no caller of theirs expects a mistake of its own here.
+    let request = Q::parse_from_bytes(&payload)
+        .map_err(|error| Error::caused(Code::Internal, "error unmarshalling payload", error))?;
+    // Decoded, it is there twice, and the call may take long.
+    drop(payload);
     let response = call(request).await?;
     response
         .write_to_bytes()
@@ -76,26 +86,29 @@ impl TaskService {
         Self { shared, registry }
     }
 
-    async fn dispatch(&self, method: &str, payload: &[u8]) -> Result<Vec<u8>> {
+    /// The work of a call, in a box of its own size: that of a Create is large, and there may be thousands of Waits.
+    fn dispatch<'a>(&'a self, method: &'a str, payload: Vec<u8>) -> Work<'a> {
         match method {
-            "State" => answer(payload, async |q| self.state(&q)).await,
-            "Create" => answer(payload, async |q| self.create(q).await).await,
-            "Start" => answer(payload, async |q| self.start(q).await).await,
-            "Delete" => answer(payload, async |q| self.delete(q).await).await,
-            "Pids" => answer(payload, async |q| self.pids(q).await).await,
-            "Pause" => answer(payload, async |q| self.pause(q).await).await,
-            "Resume" => answer(payload, async |q| self.resume(q).await).await,
-            "Checkpoint" => answer(payload, async |q| self.checkpoint(q).await).await,
-            "Kill" => answer(payload, async |q| self.kill(q).await).await,
-            "Exec" => answer(payload, async |q| self.exec(q)).await,
-            "ResizePty" => answer(payload, async |q| self.resize_pty(&q)).await,
-            "CloseIO" => answer(payload, async |q| self.close_io(&q)).await,
-            "Update" => answer(payload, async |q| self.update(q).await).await,
-            "Wait" => answer(payload, async |q| self.wait(q).await).await,
-            "Stats" => answer(payload, async |q| self.stats(q).await).await,
-            "Connect" => answer(payload, async |q| self.connect(&q)).await,
-            "Shutdown" => answer(payload, async |q| Ok(self.shutdown(&q))).await,
-            unknown => Err(Error::new(Code::Unimplemented, format!("method {unknown}"))),
+            "State" => Box::pin(answer(payload, async |q| self.state(&q))),
+            "Create" => Box::pin(answer(payload, async |q| self.create(q).await)),
+            "Start" => Box::pin(answer(payload, async |q| self.start(q).await)),
+            "Delete" => Box::pin(answer(payload, async |q| self.delete(q).await)),
+            "Pids" => Box::pin(answer(payload, async |q| self.pids(q).await)),
+            "Pause" => Box::pin(answer(payload, async |q| self.pause(q).await)),
+            "Resume" => Box::pin(answer(payload, async |q| self.resume(q).await)),
+            "Checkpoint" => Box::pin(answer(payload, async |q| self.checkpoint(q).await)),
+            "Kill" => Box::pin(answer(payload, async |q| self.kill(q).await)),
+            "Exec" => Box::pin(answer(payload, async |q| self.exec(q))),
+            "ResizePty" => Box::pin(answer(payload, async |q| self.resize_pty(&q))),
+            "CloseIO" => Box::pin(answer(payload, async |q| self.close_io(&q))),
+            "Update" => Box::pin(answer(payload, async |q| self.update(q).await)),
+            "Wait" => Box::pin(answer(payload, async |q| self.wait(q).await)),
+            "Stats" => Box::pin(answer(payload, async |q| self.stats(q).await)),
+            "Connect" => Box::pin(answer(payload, async |q| self.connect(&q))),
+            "Shutdown" => Box::pin(answer(payload, async |q| Ok(self.shutdown(&q)))),
+            unknown => Box::pin(async move {
+                Err(Error::new(Code::Unimplemented, format!("method {unknown}")))
+            }),
         }
     }
 
@@ -203,7 +216,10 @@ impl TaskService {
 
     async fn wait(&self, request: WaitRequest) -> Result<WaitResponse> {
         let container = self.container(&request.id)?;
-        let exit = container.wait(ProcessId::of(&request.exec_id)).await?;
+        let exit = container.wait(ProcessId::of(&request.exec_id))?;
+        // Nothing but what is waited for is kept for as long as it takes.
+        drop((container, request));
+        let exit = exit.await;
         let mut response = WaitResponse::new();
         response.exit_status = exit.status;
         response.exited_at = Some(crate::publisher::timestamp(exit.at)).into();
