@@ -49,10 +49,10 @@ impl Registry {
     pub fn reserve(&self, id: &str) -> Result<Reservation> {
         let mut table = self.lock();
         if table.closed {
-            return Err(Error::new(Code::Unavailable, format!("shim is ending: container {id}")));
+            return Err(Error::new(Code::Unavailable, "the shim is ending"));
         }
         if table.containers.contains_key(id) {
-            return Err(Error::new(Code::AlreadyExists, format!("container {id}")));
+            return Err(Error::new(Code::AlreadyExists, "the id is in use"));
         }
         table.containers.insert(id.to_owned(), None);
         Ok(Reservation { registry: self.clone(), id: id.to_owned() })

@@ -14,6 +14,9 @@ containerd, with runc and with crun. Every answer is noted, with its code and it
 events, how the OCI runtime was called, whether the shim has ended and what is left on the machine. Below is every step
 in which they differ, by the reason. A difference without a reason, or a reason without a difference, fails the tests.
 
+Every failure of this shim begins with the container, and the exec, that it is about (`exec e of container c: `); those of
+containerd's mostly do not. That is not shown below.
+
 The script is `integration/src/conformance/calls.txt`; this page is made by `make conformance`.
 ";
 

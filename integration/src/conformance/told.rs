@@ -71,7 +71,7 @@ impl Names {
             Err(CallError::Status { code: Code::DEADLINE_EXCEEDED, .. }) => "no answer".to_owned(),
             Err(CallError::Client(text)) if text.contains("deadline") => "no answer".to_owned(),
             Err(CallError::Status { code, message }) => {
-                format!("{code:?}: {}", self.named(message))
+                format!("{code:?}: {}", self.named(without_subject(message)))
             }
             Err(CallError::Closed) => "the connection ends".to_owned(),
             Err(CallError::Client(text)) if text.contains("channel closed") => {
@@ -153,6 +153,16 @@ impl Names {
     }
 }
 
+/// The text of a failure without whom it is about, which the shim under test puts in front of every one:
+/// `container c: ` or `exec e of container c: `.
+fn without_subject(text: &str) -> &str {
+    let is_subject = |subject: &str| match subject.split(' ').collect::<Vec<_>>()[..] {
+        ["container", _] | ["exec", _, "of", "container", _] => true,
+        _ => subject == "container without id",
+    };
+    text.split_once(": ").filter(|(first, _)| is_subject(first)).map_or(text, |(_, rest)| rest)
+}
+
 fn word(status: Status) -> &'static str {
     match status {
         Status::UNKNOWN => "unknown",
@@ -190,4 +200,23 @@ fn details(process: &containerd_shim_protos::types::task::ProcessInfo) -> String
     let Some(info) = process.info.as_ref() else { return String::new() };
     let id = ProcessDetails::parse_from_bytes(&info.value).map(|details| details.exec_id);
     format!(" as {} {}", info.type_url, id.unwrap_or_else(|_| "?".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_subject;
+
+    #[test]
+    fn only_a_subject_is_left_out() {
+        for (text, rest) in [
+            ("container c: container not created: not found", "container not created: not found"),
+            ("exec e of container c: id e: already exists", "id e: already exists"),
+            ("container without id: invalid", "invalid"),
+            ("container not created: not found", "container not created: not found"),
+            ("container `c` already exists: no", "container `c` already exists: no"),
+            ("no such container: not found", "no such container: not found"),
+        ] {
+            assert_eq!(without_subject(text), rest);
+        }
+    }
 }

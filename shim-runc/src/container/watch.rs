@@ -120,8 +120,7 @@ impl Container {
     pub(super) async fn long_dead(&self) -> Error {
         self.ledger_says(crate::exits::Ledger::has_init_exited).await;
         sleep(LEFTOVERS).await;
-        let message = format!("container {} has ended while the runtime was busy", self.id);
-        Error::new(Code::FailedPrecondition, message)
+        Error::new(Code::FailedPrecondition, "it has ended while the runtime was busy")
     }
 
     /// Changes the ledger, and wakes those who wait for what it says.

@@ -24,17 +24,15 @@ const MAX_ID: usize = 200;
 /// A request to make a container, checked.
 ///
 /// # Errors
-/// InvalidArgument, naming the field and the id.
+/// InvalidArgument, naming the field.
 pub fn create(mut request: CreateTaskRequest) -> Result<CreateRequest> {
     check_id("container", &request.id)?;
     let bundle = PathBuf::from(std::mem::take(&mut request.bundle));
     if !bundle.is_absolute() {
-        let message =
-            format!("bundle {:?} of container {} is no absolute path", bundle, request.id);
+        let message = format!("bundle {bundle:?} is no absolute path");
         return Err(Error::new(Code::InvalidArgument, message));
     }
-    let options = RuncOptions::sent(request.options.as_ref())
-        .map_err(|error| error.within(format!("container {}", request.id)))?;
+    let options = RuncOptions::sent(request.options.as_ref())?;
     Ok(CreateRequest {
         id: std::mem::take(&mut request.id),
         bundle,
@@ -53,7 +51,7 @@ pub fn create(mut request: CreateTaskRequest) -> Result<CreateRequest> {
 /// A request to add a process, checked.
 ///
 /// # Errors
-/// InvalidArgument, naming the field and the id.
+/// InvalidArgument, naming the field.
 pub fn exec(mut request: ExecProcessRequest) -> Result<ExecRequest> {
     check_id("exec", &request.exec_id)?;
     let spec = request.spec.take().map(|any| any.value).unwrap_or_default();
@@ -71,15 +69,16 @@ pub fn exec(mut request: ExecProcessRequest) -> Result<ExecRequest> {
 
 /// Ids become names of files; managers check them more strictly than this.
 fn check_id(what: &str, id: &str) -> Result<()> {
-    let safe = !id.is_empty()
-        && id.len() <= MAX_ID
-        && !id.starts_with(['.', '-'])
-        && !id.contains(['/', '\0', '\n']);
-    if safe {
-        Ok(())
+    let wrong = if id.is_empty() {
+        "it is empty"
+    } else if id.len() > MAX_ID {
+        "it is too long"
+    } else if id.starts_with(['.', '-']) || id.contains(['/', '\0', '\n']) {
+        "it cannot be the name of a file"
     } else {
-        Err(Error::new(Code::InvalidArgument, format!("invalid {what} id {id:?}")))
-    }
+        return Ok(());
+    };
+    Err(Error::new(Code::InvalidArgument, format!("invalid {what} id: {wrong}")))
 }
 
 /// What State answers.

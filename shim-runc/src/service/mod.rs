@@ -3,6 +3,7 @@
 //! One object answers to both names of the service, since v2 and v3 differ in nothing else.
 
 pub mod convert;
+mod subject;
 
 use std::{pin::Pin, sync::Arc};
 
@@ -27,6 +28,7 @@ use crate::{
     error::{Error, Result},
     registry::Registry,
     rpc::server::{Kind, Service},
+    service::subject::Named,
 };
 
 /// What a shim serves.
@@ -64,8 +66,8 @@ impl Service for TaskService {
 /// A call under way.
 type Work<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + Send + 'a>>;
 
-/// Decodes, calls, encodes.
-async fn answer<Q: Message, A: Message>(
+/// Decodes, calls, encodes. A failure names whom the call was about.
+async fn answer<Q: Message + Named, A: Message>(
     payload: Vec<u8>,
     call: impl AsyncFnOnce(Q) -> Result<A>,
 ) -> Result<Vec<u8>> {
@@ -74,7 +76,8 @@ async fn answer<Q: Message, A: Message>(
         .map_err(|error| Error::caused(Code::Internal, "error unmarshalling payload", error))?;
     // Decoded, it is there twice, and the call may take long.
     drop(payload);
-    let response = call(request).await?;
+    let subject = request.subject();
+    let response = call(request).await.map_err(|error| error.within(subject))?;
     response
         .write_to_bytes()
         .map_err(|error| Error::caused(Code::Internal, "encode response", error))
