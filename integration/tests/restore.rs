@@ -86,6 +86,8 @@ fn container_to_be_restored_costs_nothing_until_it_is_and_can_be_deleted() -> Re
         ensure_eq!(tasks.connect_task(id).await?.task_pid, 0, "pid");
         ensure_eq!(code(tasks.stats(id).await), Some(Code::NOT_FOUND), "metrics");
         ensure!(tasks.pause(id).await.is_err(), "paused");
+        // Who ends it by force is to go on to the delete.
+        ensure_eq!(code(tasks.kill(id, "", 9).await), Some(Code::NOT_FOUND), "kill");
         tasks.delete(id, "").await?;
         ensure_eq!(code(tasks.state(id, "").await), Some(Code::NOT_FOUND), "after delete");
         shim.shutdown(id).await?;

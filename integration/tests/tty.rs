@@ -34,6 +34,23 @@ fn terminal_carries_input_output_and_size() -> Result {
 }
 
 #[test]
+fn size_of_no_terminal_is_nobodys_fault() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&["sleep", "1000"])).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        container.exec("e", &["sleep", "1000"]).await?;
+        tasks.resize(id, "e", 80, 24).await?;
+        tasks.resize(id, "", 80, 24).await?;
+        tasks.kill(id, "", 9).await?;
+        tasks.wait(id, "").await?;
+        // Clients send the size of their window at any time.
+        tasks.resize(id, "", 80, 24).await?;
+        container.retire().await
+    })
+}
+
+#[test]
 fn last_words_on_a_terminal_are_not_lost() -> Result {
     const ROUNDS: usize = 10;
     const LINES: usize = 20_000;

@@ -39,6 +39,10 @@ impl Container {
 
     async fn kill_init(&self, signal: u32, all: bool) -> Result<()> {
         let state = self.init.snapshot().state;
+        if state == InitState::CreatedFromCheckpoint {
+            // As the runtime would say, which knows nothing of it yet. Who deletes by force goes on then.
+            return Err(Error::new(Code::NotFound, "no such container"));
+        }
         state.allows(Verb::Kill)?;
         if state == InitState::Stopped && !all {
             return Err(Error::new(Code::NotFound, "process already finished"));

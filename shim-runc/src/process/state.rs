@@ -146,7 +146,12 @@ impl InitState {
         if allowed {
             return Ok(());
         }
-        let gone = self == S::Deleted && matches!(verb, Verb::Kill | Verb::Delete);
+        let gone = match self {
+            S::Deleted => matches!(verb, Verb::Kill | Verb::Delete),
+            // The runtime does not know it yet.
+            S::CreatedFromCheckpoint => verb == Verb::Kill,
+            _ => false,
+        };
         Err(Refused { verb, state: self.word(), gone })
     }
 
@@ -312,7 +317,7 @@ mod tests {
         use InitState as S;
         let table = [
             (S::Created, "ynnyynyyy"),
-            (S::CreatedFromCheckpoint, "ynnnnnnyy"),
+            (S::CreatedFromCheckpoint, "ynngnnnyy"),
             (S::Running, "nynyyyyyn"),
             (S::Pausing, "nnnynnyyn"),
             (S::Paused, "nnyynyyyn"),
