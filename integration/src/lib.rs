@@ -6,7 +6,8 @@
 //! 1. [`failure`], [`deadline`], [`paths`]: how a test fails, how it waits, where the binaries and runtimes are.
 //! 2. [`leak`]: what exists on this machine because of a fixture: processes, sockets, mounts, cgroups, fifos, files.
 //! 3. [`rootfs`], [`spec`], [`stdio`]: a container as an OCI runtime and a shim are given it; [`cgroup`]: as the kernel
-//!    has it; [`hung_fs`]: a filesystem that hangs. [`event`], [`fakectrd`]: a sink for events that stands in for containerd.
+//!    has it; [`hung_fs`]: a filesystem that hangs. [`event`], [`fakectrd`]: a sink for events that stands in for
+//!    containerd.
 //! 4. [`fixture`]: what one test has for itself. [`bundle`]: a container's directory in it.
 //! 5. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
 //!    machine is as it was. [`demo`], [`page`]: the same for a person to watch.
