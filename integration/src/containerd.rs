@@ -51,6 +51,12 @@ impl<'a> Containerd<'a> {
         Ok(daemon)
     }
 
+    /// Its directories, and its files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The gRPC socket.
     #[must_use]
     pub fn address(&self) -> PathBuf {

@@ -16,6 +16,9 @@ _containerd__task__manager() {
             ",$1")
                 cmd="containerd__task__manager"
                 ;;
+            containerd__task__manager,attach)
+                cmd="containerd__task__manager__subcmd__attach"
+                ;;
             containerd__task__manager,doctor)
                 cmd="containerd__task__manager__subcmd__doctor"
                 ;;
@@ -27,6 +30,9 @@ _containerd__task__manager() {
                 ;;
             containerd__task__manager,serve)
                 cmd="containerd__task__manager__subcmd__serve"
+                ;;
+            containerd__task__manager__subcmd__help,attach)
+                cmd="containerd__task__manager__subcmd__help__subcmd__attach"
                 ;;
             containerd__task__manager__subcmd__help,doctor)
                 cmd="containerd__task__manager__subcmd__help__subcmd__doctor"
@@ -47,12 +53,38 @@ _containerd__task__manager() {
 
     case "${cmd}" in
         containerd__task__manager)
-            opts="-h -V --help --version serve ls doctor help"
+            opts="-h -V --help --version serve attach ls doctor help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        containerd__subcmd__task__subcmd__manager__subcmd__attach)
+            opts="-h --address --until-eof --log-level --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-level)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -99,8 +131,22 @@ _containerd__task__manager() {
             return 0
             ;;
         containerd__subcmd__task__subcmd__manager__subcmd__help)
-            opts="serve ls doctor help"
+            opts="serve attach ls doctor help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        containerd__subcmd__task__subcmd__manager__subcmd__help__subcmd__attach)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

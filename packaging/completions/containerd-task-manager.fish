@@ -27,6 +27,7 @@ end
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -s h -l help -d 'Print help'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -s V -l version -d 'Print version'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -f -a "serve" -d 'Serve tasks, and pass all other calls to containerd'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -f -a "attach" -d 'Serve a containerd that has been built with the plugin, which starts this itself'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -f -a "ls" -d 'List shims: whose they are, where they are, what they cost'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -f -a "doctor" -d 'Find what shims and managers have left behind; exits with 1 if anything is left'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -46,6 +47,11 @@ complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_sub
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand serve" -l log-level -d 'What to log: error, warn, info, debug, trace, or a filter by module [default: info]' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand serve" -l log-format -d 'How to log: text or json [default: text]' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand serve" -s h -l help -d 'Print help'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l address -d 'Socket to serve' -r -F
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l log-level -d 'What to log: error, warn, info, debug, trace, or a filter by module' -r
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l log-format -d 'How to log: text or json' -r
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l until-eof -d 'Stop when standard input ends; containers go on'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -s h -l help -d 'Print help'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand ls" -l state -d 'State directory, of this daemon or of any containerd; may be given several times [default: that of the settings]' -r -F
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand ls" -s c -l config -d 'Settings, as TOML [default: /etc/containerd-task-manager/config.toml, if it is there]' -r -F
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand ls" -s n -l namespace -d 'Only this namespace' -r
@@ -60,7 +66,8 @@ complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_sub
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand doctor" -l everything -d 'Look at younger things too; only for a machine on which nothing is being created'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve ls doctor help" -f -a "serve" -d 'Serve tasks, and pass all other calls to containerd'
-complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve ls doctor help" -f -a "ls" -d 'List shims: whose they are, where they are, what they cost'
-complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve ls doctor help" -f -a "doctor" -d 'Find what shims and managers have left behind; exits with 1 if anything is left'
-complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve ls doctor help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve attach ls doctor help" -f -a "serve" -d 'Serve tasks, and pass all other calls to containerd'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve attach ls doctor help" -f -a "attach" -d 'Serve a containerd that has been built with the plugin, which starts this itself'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve attach ls doctor help" -f -a "ls" -d 'List shims: whose they are, where they are, what they cost'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve attach ls doctor help" -f -a "doctor" -d 'Find what shims and managers have left behind; exits with 1 if anything is left'
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand help; and not __fish_seen_subcommand_from serve attach ls doctor help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

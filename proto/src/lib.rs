@@ -9,9 +9,11 @@
 //! * [`options`]: what a client may tell the runc shim, in every form it arrives.
 //! * [`bootstrap`]: what is said on the command line, stdin and stdout of `shim start`, in every era.
 //! * [`frame`]: the header of a ttrpc message.
+//! * [`manager`](mod@manager): what a containerd build and the task manager say to each other.
 //!
 //! Message types come from the crate `containerd-shim-protos`; they are re-exported by the
-//! service they belong to ([`task`], [`events`], [`sandbox`], [`types`]).
+//! service they belong to ([`task`], [`events`], [`sandbox`], [`types`]). Those of [`manager`](mod@manager)
+//! are this project's own, and made from `manager/v1/manager.proto` when this crate is built.
 //!
 //! Reflection is never used: the descriptors of these messages cost a shim several hundred kB
 //! once touched. So type names are constants, and messages are not printed with `{:?}` in a shim.
@@ -21,6 +23,7 @@ pub mod bootstrap;
 pub mod errdefs;
 pub mod error;
 pub mod frame;
+pub mod manager;
 pub mod options;
 pub mod topics;
 

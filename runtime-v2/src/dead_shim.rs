@@ -3,10 +3,7 @@
 //! Every task watches the connection of its own shim entry. When a process that serves many
 //! containers dies, all their connections break, and each container is cleaned up on its own.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, Weak};
 
 use runtime_proto::{
     errdefs::Code,
@@ -32,10 +29,6 @@ const UNKNOWN: u32 = 255;
 
 /// What a Go shim's `delete` says when there is no pid file: -1 as it comes out of 32 bits.
 const NO_PID: u32 = u32::MAX;
-
-/// For the embedder to take one event: what it does with it may be a call to another process, and
-/// the bundle and the id are kept until it has.
-const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Watches the connection of a task's shim until it breaks or the task is gone. The watcher
 /// keeps neither manager nor task alive.
@@ -79,8 +72,9 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
         (None, false) => Out::Nothing,
     };
     let exit = published.unwrap_or(found);
-    publish(inner, shim.bundle(), &exit, out).await;
-    remove_bundle(shim.bundle()).await;
+    if publish(inner, shim.bundle(), &exit, out).await == Told::Out {
+        remove_bundle(shim.bundle()).await;
+    }
     entry.end(exit.clone());
     inner.forget(entry);
     exit
@@ -163,27 +157,42 @@ pub(crate) enum Out {
     Both,
 }
 
+/// What became of the events of a lost task's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a bundle whose events are still to be told must stay"]
+pub(crate) enum Told {
+    /// They are out, or lost for good.
+    Out,
+    /// They cannot be told by this manager, which is ending; the next one finds the bundle.
+    Later,
+}
+
 /// Publishes what is missing of a lost task's end, and notes that it is out.
 ///
 /// The bundle is still there: a manager that is killed before this leaves it to the next one,
 /// which publishes; one that is killed after this has left the note, and nothing is told twice.
-pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, out: Out) {
+pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, out: Out) -> Told {
     let key = bundle.key();
     if out == Out::Nothing {
         let mut event = TaskExit::new();
         (event.container_id, event.id) = (key.id.to_string(), key.id.to_string());
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
-        send(inner, key, &event).await;
+        if send(inner, key, &event).await == Told::Later {
+            return Told::Later;
+        }
     }
     if out != Out::Both {
         let mut event = TaskDelete::new();
         event.container_id = key.id.to_string();
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
-        send(inner, key, &event).await;
+        if send(inner, key, &event).await == Told::Later {
+            return Told::Later;
+        }
         note_end(bundle, exit).await;
     }
+    Told::Out
 }
 
 /// Notes that exit and deletion are out. A note that cannot be written costs a second event, and
@@ -197,18 +206,26 @@ pub(crate) async fn note_end(bundle: &Bundle, exit: &Exit) {
     }
 }
 
-async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) {
-    let sent: Result<()> = match events::envelope(&key.namespace, event) {
-        Ok(envelope) => {
-            let publishing = inner.environment.events.publish(envelope);
-            timeout(PUBLISH_TIMEOUT, publishing).await.unwrap_or_else(|_| {
-                let text = format!("not taken within {PUBLISH_TIMEOUT:?}");
-                Err(Error::new(Code::DeadlineExceeded, text))
-            })
+async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) -> Told {
+    let (namespace, id) = (&key.namespace, &key.id);
+    match hand_on(inner, key, event).await {
+        Ok(()) => Told::Out,
+        Err(error) if error.kind() == Code::Unavailable => {
+            tracing::warn!(%namespace, %id, topic = E::TOPIC, %error, "an event is left to the next manager");
+            Told::Later
         }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = sent {
-        tracing::error!(namespace = %key.namespace, id = %key.id, topic = E::TOPIC, %error, "an event is lost");
+        Err(error) => {
+            tracing::error!(%namespace, %id, topic = E::TOPIC, %error, "an event is lost");
+            Told::Out
+        }
     }
+}
+
+async fn hand_on<E: Event>(inner: &Inner, key: &Key, event: &E) -> Result<()> {
+    let envelope = events::envelope(&key.namespace, event)?;
+    let sink = &inner.environment.events;
+    let Some(patience) = sink.patience() else { return sink.publish(envelope).await };
+    timeout(patience, sink.publish(envelope)).await.unwrap_or_else(|_| {
+        Err(Error::new(Code::DeadlineExceeded, format!("not taken within {patience:?}")))
+    })
 }

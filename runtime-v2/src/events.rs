@@ -1,5 +1,7 @@
 //! Events: out to whoever embeds the manager, and the exchange that hands them to subscribers.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use runtime_proto::{any, errdefs::Code, events::Envelope, topics::Event, types::Timestamp};
 use tokio::sync::broadcast;
@@ -8,6 +10,9 @@ use crate::{
     error::{Error, Result},
     id::Namespace,
 };
+
+/// For an embedder to take one event; what it does with it may be a call to another process.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the manager's own events go.
 ///
@@ -18,8 +23,16 @@ pub trait EventSink: Send + Sync + 'static {
     /// Hands on one event.
     ///
     /// # Errors
-    /// When it is lost; the manager then says so in its log.
+    /// `Unavailable` if it cannot be handed on now, as when everything ends: what is left of the
+    /// task is then kept, and the next manager of the state directory tells its end. With any
+    /// other error the event is lost, and the log says so.
     async fn publish(&self, event: Envelope) -> Result<()>;
+
+    /// How long the manager waits for one event to be handed on, after which it is lost; `None` is
+    /// as long as the manager lives. Bundle and id of the task are kept meanwhile.
+    fn patience(&self) -> Option<Duration> {
+        Some(PATIENCE)
+    }
 }
 
 /// Wraps an event for its journey.

@@ -63,7 +63,8 @@ enum Slot {
 pub struct Reservation {
     manager: Arc<ShimManager>,
     key: Option<Key>,
-    _decided: Option<watch::Sender<()>>,
+    /// Dropped when it is known what the id is.
+    undecided: Option<watch::Sender<()>>,
 }
 
 impl ShimManager {
@@ -135,7 +136,7 @@ impl ShimManager {
             return Err(Error::new(Code::AlreadyExists, format!("task {key} already exists")));
         }
         slots.insert(key.clone(), slot);
-        Ok(Reservation { manager: Arc::clone(self), key: Some(key.clone()), _decided: decided })
+        Ok(Reservation { manager: Arc::clone(self), key: Some(key.clone()), undecided: decided })
     }
 
     /// The shim of this id.
@@ -211,6 +212,12 @@ impl Reservation {
     pub fn key(&self) -> &Key {
         // Set from the beginning; only `commit`, which consumes the claim, takes it.
         self.key.as_ref().expect("a reservation holds its key until it is consumed")
+    }
+
+    /// Tells those that wait for it that nothing more than what is left is there. The id stays
+    /// taken.
+    pub(crate) fn decide(&mut self) {
+        self.undecided.take();
     }
 
     /// Makes the claim an entry.

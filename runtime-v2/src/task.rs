@@ -5,7 +5,7 @@
 
 mod verbs;
 
-pub use verbs::ExecOptions;
+pub use verbs::{Connected, ExecOptions};
 pub(crate) use verbs::{exit, pids, state};
 
 use std::{

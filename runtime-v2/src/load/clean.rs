@@ -7,7 +7,7 @@ use runtime_proto::task::{DeleteRequest, DeleteResponse};
 use super::examine::{Dead, Lost};
 use crate::{
     bundle::{Bundle, EndNote},
-    dead_shim::{self, Out},
+    dead_shim::{self, Out, Told},
     error::Result,
     id::Key,
     shim::Shim,
@@ -19,10 +19,10 @@ use crate::{
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Cleans up behind one bundle; its id is free when that is done.
-pub(super) async fn clean(inner: &Arc<Inner>, reservation: Reservation, lost: Lost) {
+pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost: Lost) {
     match lost {
         Lost::Leaked(shim) => reap(inner, &shim).await,
-        Lost::Dead(dead) => bury(inner, &dead).await,
+        Lost::Dead(dead) => bury(inner, &dead, &mut reservation).await,
     }
     drop(reservation);
 }
@@ -46,7 +46,7 @@ async fn reap(inner: &Inner, shim: &Shim) {
 
 /// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
 /// pid of its init is known, from the bundle or from `delete`.
-async fn bury(inner: &Inner, dead: &Dead) {
+async fn bury(inner: &Inner, dead: &Dead, reservation: &mut Reservation) {
     let Dead { bundle, binary, location, had_task, joined } = dead;
     // A shim that does not answer may still be there. That of a sandbox is for the sandbox's own
     // controller to judge.
@@ -73,7 +73,11 @@ async fn bury(inner: &Inner, dead: &Dead) {
     };
     let exit = published.map_or(found, Into::into);
     if *had_task && exit.pid != 0 {
-        dead_shim::publish(inner, bundle, &exit, out).await;
+        // Whoever takes the events may come up only when the load is answered.
+        reservation.decide();
+        if dead_shim::publish(inner, bundle, &exit, out).await == Told::Later {
+            return;
+        }
     }
     dead_shim::remove_bundle(bundle).await;
 }

@@ -42,9 +42,17 @@ const READY_GRACE: Duration = Duration::from_secs(1);
 /// A load under way.
 #[derive(Debug)]
 pub struct Loading {
-    /// Bundles whose fate is not known yet.
-    undecided: watch::Receiver<usize>,
+    progress: watch::Receiver<Progress>,
     work: JoinHandle<LoadReport>,
+}
+
+/// How far the examination has come.
+#[derive(Debug, Default, Clone, Copy)]
+struct Progress {
+    /// Bundles whose fate is not known yet.
+    undecided: usize,
+    /// Those that are found dead or leaked.
+    lost: usize,
 }
 
 /// What became of the bundles.
@@ -64,9 +72,14 @@ impl Loading {
     /// Returns when all shims that answer at once are usable. The ids of the others are taken,
     /// and [`get`](crate::TaskManager::get) waits for them.
     pub async fn ready(&mut self) {
-        let decided = self.undecided.wait_for(|undecided| *undecided == 0);
+        let decided = self.progress.wait_for(|progress| progress.undecided == 0);
         // Either all are decided, or the load is over, or the grace is.
         let _ = timeout(READY_GRACE, decided).await;
+    }
+
+    /// How many shims and bundles have been found dead or leaked until now.
+    pub fn lost(&self) -> usize {
+        self.progress.borrow().lost
     }
 
     /// Waits until every bundle is loaded or cleaned up.
@@ -86,11 +99,12 @@ pub(crate) async fn load(inner: Arc<Inner>) -> Result<Loading> {
         .map_err(|error| Error::caused(Code::Internal, "scan of bundles was cut off", error))??;
     let reserved: Vec<Reservation> =
         keys.iter().filter_map(|key| inner.shims.reserve_to_examine(key).ok()).collect();
-    let (undecided_tx, undecided) = watch::channel(reserved.len());
+    let (examined, progress) =
+        watch::channel(Progress { undecided: reserved.len(), ..Progress::default() });
     let held = inner.work().read_owned().await;
     let work = tokio::spawn(async move {
         let _held = held;
-        let report = run(&inner, reserved, &undecided_tx).await;
+        let report = run(&inner, reserved, &examined).await;
         let bundles = keys.into_iter().collect();
         let orphans = scan::work_without_bundle(inner.shims.config(), bundles).await;
         clean::remove_work(&inner, orphans).await;
@@ -98,16 +112,16 @@ pub(crate) async fn load(inner: Arc<Inner>) -> Result<Loading> {
         clean::remove_leftovers(&inner, leftovers).await;
         report
     });
-    Ok(Loading { undecided, work })
+    Ok(Loading { progress, work })
 }
 
 async fn run(
     inner: &Arc<Inner>,
     reserved: Vec<Reservation>,
-    undecided: &watch::Sender<usize>,
+    progress: &watch::Sender<Progress>,
 ) -> LoadReport {
     let mut report = LoadReport::default();
-    let lost = examine_all(inner, reserved, undecided, &mut report).await;
+    let lost = examine_all(inner, reserved, progress, &mut report).await;
     let mut cleaning = Vec::new();
     for (reservation, lost) in lost {
         match &lost {
@@ -139,7 +153,7 @@ async fn run(
 async fn examine_all(
     inner: &Arc<Inner>,
     reserved: Vec<Reservation>,
-    undecided: &watch::Sender<usize>,
+    progress: &watch::Sender<Progress>,
     report: &mut LoadReport,
 ) -> Vec<(Reservation, Lost)> {
     let turns = Arc::new(Semaphore::new(MAX_EXAMINERS));
@@ -169,7 +183,10 @@ async fn examine_all(
                 report.kept.push(key);
             }
         }
-        undecided.send_modify(|undecided| *undecided -= 1);
+        progress.send_modify(|progress| {
+            progress.undecided -= 1;
+            progress.lost = lost.len();
+        });
     }
     lost
 }

@@ -6,10 +6,10 @@ use protobuf::Message;
 use runtime_proto::{
     errdefs::Code,
     task::{
-        CheckpointTaskRequest, CloseIORequest, DeleteRequest, DeleteResponse, ExecProcessRequest,
-        KillRequest, PauseRequest, PidsRequest, PidsResponse, ResizePtyRequest, ResumeRequest,
-        StartRequest, StartResponse, StateRequest, StateResponse, StatsRequest, StatsResponse,
-        Status, UpdateTaskRequest, WaitRequest, WaitResponse,
+        CheckpointTaskRequest, CloseIORequest, ConnectRequest, ConnectResponse, DeleteRequest,
+        DeleteResponse, ExecProcessRequest, KillRequest, PauseRequest, PidsRequest, PidsResponse,
+        ResizePtyRequest, ResumeRequest, StartRequest, StartResponse, StateRequest, StateResponse,
+        StatsRequest, StatsResponse, Status, UpdateTaskRequest, WaitRequest, WaitResponse,
     },
     types::{Any, Empty, Timestamp},
 };
@@ -46,6 +46,15 @@ pub struct ExecOptions {
     pub stdio: Stdio,
     /// JSON of an OCI process.
     pub spec: Option<Any>,
+}
+
+/// What a shim says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connected {
+    /// Its process.
+    pub shim_pid: u32,
+    /// What it calls its version; most say nothing.
+    pub version: String,
 }
 
 impl Task {
@@ -184,6 +193,18 @@ impl Task {
         let mut request = ResumeRequest::new();
         request.id = self.id();
         self.ask::<_, Empty>("Resume", &request, RUNTIME_TIMEOUT).await.map(drop)
+    }
+
+    /// Who serves this task.
+    ///
+    /// # Errors
+    /// Those of the shim.
+    pub async fn connect(&self) -> Result<Connected> {
+        let mut request = ConnectRequest::new();
+        request.id = self.id();
+        let answer: ConnectResponse = self.ask("Connect", &request, STATE_TIMEOUT).await?;
+        self.entry.learn_pid(answer.task_pid);
+        Ok(Connected { shim_pid: answer.shim_pid, version: answer.version })
     }
 
     /// All processes in the container.

@@ -277,7 +277,7 @@ async fn read_loop<R: AsyncRead>(reader: R, pending: &Pending) -> io::Result<()>
 }
 
 /// Reads over a payload nobody can hold, so that the stream stays in step for other calls.
-async fn skip<R: AsyncRead + Unpin>(reader: &mut R, length: u64) -> io::Result<()> {
+pub(super) async fn skip<R: AsyncRead + Unpin>(reader: &mut R, length: u64) -> io::Result<()> {
     let copied = tokio::io::copy(&mut reader.take(length), &mut tokio::io::sink()).await?;
     if copied == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

@@ -10,7 +10,7 @@ mod server;
 pub use connection::Connection;
 pub use server::{Handler, serve, serve_connection};
 
-use runtime_proto::errdefs::Code;
+use runtime_proto::{errdefs::Code, ttrpc::Status};
 
 /// Why a call gave no answer, or not the wanted one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,5 +47,10 @@ impl CallError {
             CallError::TooLarge(_) => Code::ResourceExhausted,
             CallError::Garbled(_) => Code::Internal,
         }
+    }
+
+    /// As a status, for a peer.
+    pub fn status(&self) -> Status {
+        self.code().status(&self.to_string())
     }
 }

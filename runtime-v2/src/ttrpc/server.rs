@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use super::{CallError, connection::skip};
 use async_trait::async_trait;
 use nix::errno::Errno;
 use protobuf::Message;
@@ -105,7 +106,12 @@ async fn read_loop<R: AsyncRead>(
         let header = Header::decode(head);
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         if length > MAX_PAYLOAD {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "message too large"));
+            // Read over, so that the other calls of this connection go on.
+            skip(&mut reader, header.length.into()).await?;
+            let status = CallError::TooLarge(length).status();
+            // An error means that the connection is over and nobody waits for the answer.
+            let _ = answers.send(frame(header.stream_id, Err(status))).await;
+            continue;
         }
         let mut payload = vec![0; length];
         reader.read_exact(&mut payload).await?;
@@ -125,6 +131,10 @@ async fn answer(stream_id: u32, payload: &[u8], handler: &dyn Handler) -> Vec<u8
         Ok(request) => handler.call(request).await,
         Err(error) => Err(Code::InvalidArgument.status(&error.to_string())),
     };
+    frame(stream_id, result)
+}
+
+fn frame(stream_id: u32, result: Result<Vec<u8>, Status>) -> Vec<u8> {
     let mut response = Response::new();
     match result {
         Ok(payload) => response.payload = payload,
@@ -132,9 +142,9 @@ async fn answer(stream_id: u32, payload: &[u8], handler: &dyn Handler) -> Vec<u8
     }
     let body = response.write_to_bytes().unwrap_or_default();
     let length = u32::try_from(body.len()).unwrap_or(0);
-    let mut frame = Header { length, stream_id, kind: TYPE_RESPONSE, flags: 0 }.encode().to_vec();
-    frame.extend_from_slice(&body);
-    frame
+    let mut bytes = Header { length, stream_id, kind: TYPE_RESPONSE, flags: 0 }.encode().to_vec();
+    bytes.extend_from_slice(&body);
+    bytes
 }
 
 async fn write_loop<W: AsyncWrite>(

@@ -42,6 +42,17 @@ pub(crate) fn mounts_in(mounts: Vec<api::Mount>) -> Vec<types::Mount> {
     mounts.into_iter().map(one).collect()
 }
 
+/// Mounts on their way to containerd.
+pub(crate) fn mounts_out(mounts: Vec<types::Mount>) -> Vec<api::Mount> {
+    let one = |mount: types::Mount| api::Mount {
+        r#type: mount.type_,
+        source: mount.source,
+        target: mount.target,
+        options: mount.options,
+    };
+    mounts.into_iter().map(one).collect()
+}
+
 /// The end of a process, for Wait.
 pub(crate) fn wait_out(exit: &Exit) -> api::tasks::WaitResponse {
     let exited_at = exit.at.as_ref().map(time_out);

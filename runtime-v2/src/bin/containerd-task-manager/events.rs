@@ -10,7 +10,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use runtime_proto::events::Envelope;
 use runtime_v2::{Code, Error, EventSink, Result, TaskManager};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tonic::Status;
 
 use crate::{containerd::Containerd, convert, metrics::Metrics};
@@ -30,12 +33,32 @@ const TASK_TOPICS: &str = r#"topic~="^/tasks/""#;
 pub(crate) struct Publisher {
     containerd: Containerd,
     metrics: Arc<Metrics>,
+    stopping: Option<watch::Receiver<bool>>,
 }
 
 impl Publisher {
     /// A publisher at that containerd.
     pub(crate) fn new(containerd: Containerd, metrics: Arc<Metrics>) -> Self {
-        Self { containerd, metrics }
+        Self { containerd, metrics, stopping: None }
+    }
+
+    /// One whose events wait for that containerd until the manager stops: it is still starting, or
+    /// takes this manager along when it ends.
+    pub(crate) fn until(mut self, stopping: watch::Receiver<bool>) -> Self {
+        self.stopping = Some(stopping);
+        self
+    }
+
+    /// Waits before the next try; false if there is to be none.
+    async fn pause(&self, deadline: Instant) -> bool {
+        let Some(mut stopping) = self.stopping.clone() else {
+            sleep(RETRY_PAUSE).await;
+            return Instant::now() < deadline;
+        };
+        tokio::select! {
+            () = sleep(RETRY_PAUSE) => true,
+            _ = stopping.wait_for(|stopping| *stopping) => false,
+        }
     }
 }
 
@@ -53,13 +76,17 @@ impl EventSink for Publisher {
                 }
                 Err(status) => status,
             };
-            if !may_pass(&status) || Instant::now() >= deadline {
+            if !may_pass(&status) || !self.pause(deadline).await {
                 self.metrics.lost();
                 let kind = Code::from_number(i32::from(status.code())).unwrap_or(Code::Unknown);
                 return Err(Error::new(kind, status.message()));
             }
-            sleep(RETRY_PAUSE).await;
         }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        // That of `publish` itself; this one is for a publisher that hangs.
+        self.stopping.is_none().then_some(2 * PUBLISH_TIMEOUT)
     }
 }
 

@@ -9,10 +9,12 @@
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
 //! * `tasks`: the task service. `proxy`: everything else. `server`: connections, to either.
 //! * `serve`: all of it together.
+//! * `attach`: the same manager, called by a containerd that has this project's plugin.
 //! * `ls`: the shims of any state directory. `doctor`: what they have left behind. `procfs`,
 //!   `places` and `output` are what both are made of.
 
 mod api;
+mod attach;
 mod config;
 mod containerd;
 mod convert;
@@ -64,6 +66,8 @@ enum Command {
         #[command(flatten)]
         given: Given,
     },
+    /// Serve a containerd that has been built with the plugin, which starts this itself
+    Attach(attach::Options),
     /// List shims: whose they are, where they are, what they cost
     Ls(ls::Options),
     /// Find what shims and managers have left behind; exits with 1 if anything is left
@@ -73,6 +77,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve { config, given } => serve(given, config).map(|()| true),
+        Command::Attach(options) => attach(&options).map(|()| true),
         Command::Ls(options) => look(ls::run(options)).map(|()| true),
         Command::Doctor(options) => look(doctor::run(options)),
     };
@@ -104,6 +109,13 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let claims = serve::Claims::take(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(serve::serve(&settings, claims))?)
+}
+
+fn attach(options: &attach::Options) -> Result<(), Box<dyn Error>> {
+    let verbosity = logging::start(&options.log_level, options.log_format)?;
+    let socket = attach::bind(options)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(attach::serve(options, socket, verbosity))?)
 }
 
 /// Runs a command that only looks, on one thread.

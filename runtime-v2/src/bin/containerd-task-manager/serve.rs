@@ -42,7 +42,7 @@ pub(crate) enum ServeError {
     Manager(#[from] runtime_v2::Error),
 }
 
-fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
+pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
     let what = what.into();
     |source| ServeError::Io { what, source }
 }
@@ -163,14 +163,15 @@ async fn settled(manager: TaskManager) {
     }
 }
 
-/// What runs beside the server; ends with it.
+/// What runs beside the server; ends when this is dropped.
 #[derive(Debug, Default)]
-struct Background {
+pub(crate) struct Background {
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Background {
-    fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Runs it until the end.
+    pub(crate) fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.tasks.push(tokio::spawn(work));
     }
 }
@@ -183,7 +184,7 @@ impl Drop for Background {
 
 /// Resolves to the name of the signal that says stop. Installed at once, so that one which comes
 /// early is not lost.
-fn stop_signal() -> Result<impl Future<Output = &'static str>, ServeError> {
+pub(crate) fn stop_signal() -> Result<impl Future<Output = &'static str>, ServeError> {
     let install = |kind| signal(kind).map_err(io_error("install a signal handler"));
     let (mut terminate, mut interrupt) =
         (install(SignalKind::terminate())?, install(SignalKind::interrupt())?);

@@ -1,0 +1,108 @@
+//! `Create`: what containerd says of a container, put together for the library.
+
+use runtime_proto::{
+    manager::{CreateRequest, CreateResponse, Mount},
+    ttrpc::Status,
+    types,
+};
+use runtime_v2::{Code, CreateOptions, Endpoint, Key, Stdio};
+
+use super::{
+    call::{Call, status_of},
+    manager::{describe, release},
+    place::Attached,
+};
+use crate::{
+    containerd::{Activation, Scope},
+    convert,
+};
+
+/// Serves `Create`.
+///
+/// # Errors
+/// `AlreadyExists` if there is a task of that id; otherwise what has failed, and then nothing is
+/// left.
+pub(super) async fn create(
+    attached: &Attached,
+    call: &Call,
+    mut request: CreateRequest,
+) -> Result<CreateResponse, Status> {
+    let id = std::mem::take(&mut request.id);
+    let key = call.new_key(&id)?;
+    if attached.manager.get(&key).await.is_ok() {
+        return Err(Code::AlreadyExists.status(&format!("task {id}")));
+    }
+    let sandbox = sandbox(&key, &request)?;
+    let _vouched = sandbox.clone().map(|sandbox| attached.records.vouch(sandbox));
+    let scope = Scope::of(&key.namespace);
+    let mounts: Vec<_> = std::mem::take(&mut request.rootfs).into_iter().map(mount).collect();
+    let mounted = if mounts.is_empty() {
+        Activation::default()
+    } else {
+        let activating = attached.containerd.activate(&scope, &id, convert::mounts_out(mounts));
+        activating.await.map_err(|status| refused(&status))?
+    };
+    let options = CreateOptions {
+        rootfs: convert::mounts_in(mounted.left),
+        sandbox: sandbox.map(|sandbox| sandbox.id.to_string()),
+        ..options(request)
+    };
+    let created = attached.manager.create(key, options).await;
+    if created.is_err() && mounted.ours {
+        release(attached, &scope, &id).await;
+    }
+    let task = created.map_err(|error| status_of("failed to create shim task", &error))?;
+    let mut response = CreateResponse::new();
+    response.task = Some(describe(&task)).into();
+    Ok(response)
+}
+
+/// The sandbox to join, if it is on record. One that is not was made by a containerd that kept no
+/// such records: the container then gets a shim by its own `start`.
+fn sandbox(key: &Key, request: &CreateRequest) -> Result<Option<Key>, Status> {
+    let id = &request.sandbox_id;
+    if id.is_empty() {
+        return Ok(None);
+    }
+    if !request.sandbox_known {
+        tracing::warn!(namespace = %key.namespace, id = %key.id, sandbox = id, "no such sandbox");
+        return Ok(None);
+    }
+    let sandbox = Key::new(key.namespace.as_str(), id.as_str());
+    sandbox.map(Some).map_err(|_| {
+        Code::InvalidArgument.status(&format!("invalid sandbox id {id:?} of task {}", key.id))
+    })
+}
+
+fn options(request: CreateRequest) -> CreateOptions {
+    let version = i32::try_from(request.task_api_version).unwrap_or(i32::MAX);
+    let endpoint = Some(request.task_api_address).filter(|address| !address.is_empty());
+    CreateOptions {
+        spec: request.spec.into_option(),
+        stdio: Stdio {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            terminal: request.terminal,
+        },
+        checkpoint: request.checkpoint,
+        runtime: request.runtime,
+        runtime_options: request.runtime_options.into_option(),
+        task_options: request.task_options.into_option(),
+        endpoint: endpoint.map(|address| Endpoint { address, version }),
+        ..CreateOptions::default()
+    }
+}
+
+fn mount(sent: Mount) -> types::Mount {
+    let mut mount = types::Mount::new();
+    (mount.type_, mount.source) = (sent.type_, sent.source);
+    (mount.target, mount.options) = (sent.target, sent.options);
+    mount
+}
+
+/// What containerd has said about mounts, for who asked for them.
+fn refused(status: &tonic::Status) -> Status {
+    let code = Code::from_number(i32::from(status.code())).unwrap_or(Code::Unknown);
+    code.status(status.message())
+}
