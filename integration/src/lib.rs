@@ -16,7 +16,7 @@
 //! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
 //!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one. [`attach`]: the same, called as
 //!    a containerd's plugin calls it. [`cri`]: a node for pods, with the task manager in its containerd.
-//! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`]: how long, how
+//! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`](mod@bench): how long, how
 //!    much.
 //!
 //! To write a test, begin with [`scenario::scenario`] and [`container::Container`], and read `tests/lifecycle.rs`.

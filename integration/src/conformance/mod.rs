@@ -3,7 +3,7 @@
 //!
 //! * `calls.txt`, [`script`]: what is played.
 //! * [`peer`]: the shims. [`ask`], [`told`], [`play`], [`aftermath`]: calling one and noting what is seen.
-//! * [`compare`]: what differs; `reasons.txt`, [`reasons`]: why.
+//! * [`compare`](mod@compare): what differs; `reasons.txt`, [`reasons`]: why.
 //! * [`page`]: all of it as a page for readers.
 
 mod aftermath;
