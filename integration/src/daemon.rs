@@ -106,6 +106,23 @@ impl<'a> Daemon<'a> {
         self.service.pid()
     }
 
+    /// How many descriptors it has open.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        let dir = PathBuf::from(format!("/proc/{}/fd", self.pid().unwrap_or_default()));
+        paths::entries(&dir).count()
+    }
+
+    /// Waits until it has no more descriptors open than it had.
+    ///
+    /// # Errors
+    /// When some stay open.
+    pub async fn settles_to(&self, had: usize) -> Result {
+        let settled = deadline::until("descriptors", HANG, || self.descriptors() <= had).await;
+        let told = || format!("{} are open, {had} were", self.descriptors());
+        settled.map_err(|failure| failure.context(told()))
+    }
+
     /// The state directory.
     #[must_use]
     pub fn state(&self) -> PathBuf {

@@ -15,21 +15,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
-/// Open descriptors of the daemon.
-fn descriptors(daemon: &Daemon<'_>) -> usize {
-    let dir = format!("/proc/{}/fd", daemon.pid().unwrap_or_default());
-    fs::read_dir(dir).map(Iterator::count).unwrap_or_default()
-}
-
-async fn settles_to(daemon: &Daemon<'_>, most: usize) -> Result {
-    let settled = deadline::until("descriptors of the daemon", deadline::HANG, || {
-        descriptors(daemon) <= most
-    });
-    settled.await.map_err(|failure| {
-        failure.context(format!("{} are open, {most} were", descriptors(daemon)))
-    })
-}
-
 /// Whether a create ended because of its caller.
 fn gone_away(daemon: &Daemon<'_>, id: &str) -> bool {
     let log = daemon.log();
@@ -45,7 +30,7 @@ async fn dies(mut child: Child) -> Result {
 fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
     in_front_of("2", async |_, _, daemon| {
         daemon.must(&["tasks", "ls"]).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         let huge = [0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1];
@@ -67,7 +52,7 @@ fn what_is_no_grpc_is_dropped_and_others_are_served() -> Result {
         daemon.must(&["tasks", "ls"]).await?;
         daemon.must(&["images", "ls"]).await?;
         drop(held);
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
     })
 }
 
@@ -76,7 +61,7 @@ fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
     in_front_of("2", async |fixture, _, daemon| {
         let mut runc = FakeRunc::install(fixture)?;
         let stand_in = runc.path.display().to_string();
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         for round in 0..4 {
             let id = daemon.id(&format!("left{round}"));
             let mut slow = Rule::on("create").of(&id);
@@ -95,7 +80,7 @@ fn a_client_that_leaves_during_a_create_leaves_nothing_behind() -> Result {
             // The record and the snapshot are the client's own.
             daemon.must(&["containers", "rm", &id]).await?;
         }
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
     })
 }
 
@@ -112,7 +97,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else() -> Result {
         let digest = line.and_then(|line| line.split_whitespace().next()).unwrap_or_default();
         // Else it is garbage, once a container has gone.
         daemon.must(&["content", "label", digest, "containerd.io/gc.root=test"]).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let mut readers = Vec::new();
         for _ in 0..8 {
             // Its pipe is full after 64 kB, and nobody reads it.
@@ -139,7 +124,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else() -> Result {
         for reader in readers {
             dies(reader).await?;
         }
-        settles_to(daemon, before).await?;
+        daemon.settles_to(before).await?;
         daemon.must(&["content", "rm", digest]).await.map(drop)
     })
 }

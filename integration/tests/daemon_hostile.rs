@@ -1,35 +1,21 @@
 //! Clients of the daemon that do what no proper client does: they are refused as containerd refuses them, the others are
 //! served, and nothing stays.
 
-use std::fs;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use bytes::Bytes;
-use integration::daemon::{Daemon, in_front_of};
+use integration::daemon::in_front_of;
 use integration::failure::Result;
 use integration::grpc::{Calls, Grpc, NAMESPACE, field, prefixed};
-use integration::{deadline, ensure, ensure_eq};
+use integration::{deadline, ensure, ensure_eq, image};
+use tokio::process::Command;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const TASKS: &str = "/containerd.services.tasks.v1.Tasks";
-
-fn descriptors(daemon: &Daemon<'_>) -> usize {
-    let dir = format!("/proc/{}/fd", daemon.pid().unwrap_or_default());
-    fs::read_dir(dir).map(Iterator::count).unwrap_or_default()
-}
-
-async fn settles_to(daemon: &Daemon<'_>, most: usize) -> Result {
-    let settled = deadline::until("descriptors of the daemon", deadline::HANG, || {
-        descriptors(daemon) <= most
-    });
-    settled.await.map_err(|failure| {
-        failure.context(format!("{} are open, {most} were", descriptors(daemon)))
-    })
-}
 
 /// Bytes of a client that is no client, another for each number.
 fn noise(number: u32) -> Vec<u8> {
@@ -49,7 +35,7 @@ fn noise(number: u32) -> Vec<u8> {
 fn ten_thousand_connections_in_turn_leave_no_descriptor() -> Result {
     in_front_of("2", async |fixture, _, daemon| {
         daemon.must(&["tasks", "ls"]).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         for number in 0..10_000 {
             if number % 100 == 0 {
                 let grpc = Grpc::connect(&daemon.address()).await?;
@@ -62,7 +48,7 @@ fn ten_thousand_connections_in_turn_leave_no_descriptor() -> Result {
             let _ = stream.write_all(&noise(number));
         }
         daemon.must(&["images", "ls"]).await?;
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
     })
 }
 
@@ -70,7 +56,7 @@ fn ten_thousand_connections_in_turn_leave_no_descriptor() -> Result {
 fn connections_that_are_half_open_hold_up_nobody() -> Result {
     in_front_of("2", async |_, _, daemon| {
         daemon.must(&["tasks", "ls"]).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let mut held = Vec::new();
         for number in 0..600 {
             let mut stream = UnixStream::connect(daemon.address())?;
@@ -83,7 +69,35 @@ fn connections_that_are_half_open_hold_up_nobody() -> Result {
         daemon.must(&["tasks", "ls"]).await?;
         daemon.must(&["images", "ls"]).await?;
         drop(held);
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
+    })
+}
+
+/// With all descriptors taken by one client the others wait, and once it has left all is as before.
+#[test]
+fn when_descriptors_have_run_out_they_come_back() -> Result {
+    const LIMIT: usize = 100;
+    in_front_of("2", async |_, _, daemon| {
+        let id = daemon.id("through");
+        let run = ["run", "--rm", "--null-io", image::NAME, &id, "true"];
+        daemon.must(&run).await?;
+        let before = daemon.descriptors();
+        let mut limit = Command::new("prlimit");
+        limit.arg(format!("--pid={}", daemon.pid().unwrap_or_default()));
+        limit.arg(format!("--nofile={LIMIT}:"));
+        let limited = deadline::ended(limit).await?;
+        ensure!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+        let held: Vec<_> = (0..LIMIT * 2)
+            .map(|_| UnixStream::connect(daemon.address()))
+            .collect::<std::io::Result<_>>()?;
+        let full = || daemon.descriptors() >= LIMIT;
+        deadline::until("the limit", deadline::HANG, full).await?;
+        let waits = daemon.ctr(&run).spawn()?;
+        drop(held);
+        let waited = tokio::time::timeout(deadline::HANG, waits.wait_with_output()).await;
+        ensure!(waited.is_ok_and(|output| output.is_ok_and(|o| o.status.success())), "it fails");
+        daemon.must(&run).await?;
+        daemon.settles_to(before).await
     })
 }
 
@@ -147,7 +161,7 @@ async fn answer(socket: &Path, abuse: &Abuse) -> Result<String> {
 #[test]
 fn abuse_is_refused_with_the_code_that_containerd_gives_it() -> Result {
     in_front_of("2", async |fixture, containerd, daemon| {
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let mut differ = Vec::new();
         for abuse in abuses(fixture.namespace()) {
             let theirs = answer(&containerd.address(), &abuse).await?;
@@ -158,7 +172,7 @@ fn abuse_is_refused_with_the_code_that_containerd_gives_it() -> Result {
             daemon.must(&["tasks", "ls"]).await?;
         }
         ensure!(differ.is_empty(), "{}", differ.join("\n"));
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
     })
 }
 
@@ -168,7 +182,7 @@ fn a_thousand_waits_are_all_answered_and_those_that_leave_are_forgotten() -> Res
     in_front_of("2", async |fixture, _, daemon| {
         let id = daemon.id("awaited");
         daemon.run_detached(&id).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let (path, message) = (format!("{TASKS}/Wait"), field(1, id.as_bytes()));
         let begin = async || {
             let grpc = Grpc::connect(&daemon.address()).await?;
@@ -190,6 +204,6 @@ fn a_thousand_waits_are_all_answered_and_those_that_leave_are_forgotten() -> Res
         // exit_status, 128 + 9, in two bytes.
         ensure!(first.message.starts_with(&[8, 137, 1]), "no 137 in {:?}", first.message);
         daemon.remove(&id).await?;
-        settles_to(daemon, before).await
+        daemon.settles_to(before).await
     })
 }

@@ -1,9 +1,8 @@
 //! Streams and calls through the daemon while containerd is killed, stopped, or has more to tell than a client reads.
 
-use std::fs;
 use std::process::Stdio;
 
-use integration::daemon::{Daemon, Events, in_front_of};
+use integration::daemon::{Events, in_front_of};
 use integration::deadline::{self, HANG};
 use integration::failure::{Failure, Result};
 use integration::grpc::{Calls, Grpc, NAMESPACE, field, prefixed};
@@ -25,11 +24,6 @@ fn send(pid: Option<u32>, signal: Signal) -> Result {
 async fn ends(mut child: Child, what: &str) -> Result<bool> {
     let ended = tokio::time::timeout(HANG, child.wait()).await;
     Ok(ended.map_err(|_| Failure::new(format!("{what} hangs")))??.success())
-}
-
-fn descriptors(daemon: &Daemon<'_>) -> usize {
-    let dir = format!("/proc/{}/fd", daemon.pid().unwrap_or_default());
-    fs::read_dir(dir).map(Iterator::count).unwrap_or_default()
 }
 
 /// More events than HTTP/2 libraries care to keep for one who does not read them: the reader is waited for.
@@ -63,7 +57,7 @@ fn a_subscriber_that_reads_late_gets_every_event() -> Result {
 fn streams_end_with_the_containerd_behind_and_new_ones_work_with_the_next() -> Result {
     in_front_of("2", async |_, containerd, daemon| {
         daemon.must(&["images", "ls"]).await?;
-        let before = descriptors(daemon);
+        let before = daemon.descriptors();
         let mut ingest = daemon.ctr(&["content", "ingest", "cut-off"]);
         let mut ingest = ingest.stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut blob = ingest.stdin.take().ok_or_else(|| Failure::new("no pipe"))?;
@@ -82,10 +76,7 @@ fn streams_end_with_the_containerd_behind_and_new_ones_work_with_the_next() -> R
         blob.write_all(&vec![8; 8 << 20]).await?;
         drop(blob);
         ensure!(ends(ingest, "a write").await?, "a write fails");
-        let left = deadline::until("descriptors", HANG, || descriptors(daemon) <= before).await;
-        left.map_err(|failure| {
-            failure.context(format!("{} are open, {before} were", descriptors(daemon)))
-        })
+        daemon.settles_to(before).await
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,49 @@ fn ls_shows_the_shims_of_any_manager() -> Result {
         containerd.output(&["tasks", "rm", "--force", &stock]).await?;
         containerd.must(&["containers", "rm", &stock]).await?;
         daemon.remove(&ours).await
+    })
+}
+
+/// Names of the fields that docs/json.md describes for a command, and those of them that may be missing.
+fn documented(command: &str) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+    let page = fs::read_to_string(paths::workspace().join("docs/json.md"))?;
+    let section = page.split("\n## ").find(|part| part.starts_with(&format!("`{command}`")));
+    let rows = section.unwrap_or_default().lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some((name.to_owned(), rest.contains("may be missing")))
+    });
+    let rows: Vec<_> = rows.collect();
+    let optional = rows.iter().filter(|row| row.1).map(|row| row.0.clone()).collect();
+    Ok((rows.into_iter().map(|row| row.0).collect(), optional))
+}
+
+fn fields(object: &Value) -> BTreeSet<String> {
+    object.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
+}
+
+#[test]
+fn json_has_the_fields_that_are_documented() -> Result {
+    in_front_of("2", async |fixture, _, daemon| {
+        let id = daemon.id("one");
+        daemon.run_detached(&id).await?;
+        let state = text(&daemon.state());
+        let rows = daemon.tool_json(&["ls", "--json", "--state", &state]).await?;
+        ensure_eq!(fields(&rows[0]), documented("ls")?.0, "fields of ls");
+        // Something for doctor to find, in a place of its own.
+        let sockets = text(&fixture.file("s"));
+        let dead = fixture.file("s").join("dead");
+        drop(UnixListener::bind(&dead)?);
+        let words = ["doctor", "--json", "--everything", "--state", &state, "--sockets", &sockets];
+        let (all, optional) = documented("doctor")?;
+        for fix in [&[][..], &["--fix"]] {
+            let found = daemon.tool_json(&[&words[..], fix].concat()).await?;
+            let found = fields(&found[0]);
+            ensure!(found.is_subset(&all), "not documented: {:?}", found.difference(&all));
+            let missing: Vec<_> = all.difference(&found).collect();
+            ensure!(missing.iter().all(|name| optional.contains(*name)), "missing: {missing:?}");
+        }
+        ensure!(!dead.exists(), "the dead socket stays");
+        daemon.remove(&id).await
     })
 }
 
