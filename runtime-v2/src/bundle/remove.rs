@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 /// new name nobody finds it again.
 const REMOVE_TRIES: u32 = 5;
 
+/// In every bundle from its beginning.
+const WORK: &str = "work";
+
 impl Bundle {
     /// Unmounts the root file system, then removes the bundle and its work directory.
     ///
@@ -43,7 +46,7 @@ impl Bundle {
             let failed = |error| Error::io(format!("remove {}", hidden.display()), error);
             // Gone long ago; were it not, it could be mounted.
             absent_is_fine(fs::remove_dir(hidden.join("rootfs"))).map_err(failed)?;
-            absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)?;
+            absent_is_fine(clear(&hidden)).map_err(failed)?;
         }
         Ok(())
     }
@@ -57,11 +60,36 @@ impl Bundle {
     }
 }
 
-/// Whether a hidden directory holds what only bundles hold.
+/// Whether a hidden directory holds what only bundles hold, or no longer anything.
 fn was_bundle(hidden: &Path) -> bool {
-    ["config.json", "work", "log", "bootstrap.json", "shim-binary-path", "end.json"]
+    let mut tells = [WORK, "config.json", "log", "bootstrap.json", "shim-binary-path", "end.json"]
         .iter()
-        .any(|name| hidden.join(name).symlink_metadata().is_ok())
+        .map(|name| hidden.join(name));
+    tells.any(|path| path.symlink_metadata().is_ok())
+        || fs::read_dir(hidden).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Removes a directory with all that is in it; in a bundle, what tells that it is one comes last, so
+/// that a removal that is cut off can be gone on with.
+fn clear(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == WORK {
+            continue;
+        }
+        absent_is_fine(if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        })?;
+    }
+    let last = dir.join(WORK);
+    match absent_is_fine(fs::remove_file(&last)) {
+        // Not the link of a bundle, but something in a work directory.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => fs::remove_dir_all(&last)?,
+        other => other?,
+    }
+    fs::remove_dir(dir)
 }
 
 /// Renames a directory out of sight first, so that a half-removed one is never taken for a bundle.
@@ -72,15 +100,15 @@ fn remove_hidden(dir: &Path) -> Result<()> {
         return absent_is_fine(fs::remove_file(dir)).map_err(failed);
     }
     // One that an earlier attempt left half-removed would be in the way of the rename.
-    absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)?;
+    absent_is_fine(clear(&hidden)).map_err(failed)?;
     fs::rename(dir, &hidden).map_err(failed)?;
     for _ in 1..REMOVE_TRIES {
-        match absent_is_fine(fs::remove_dir_all(&hidden)) {
+        match absent_is_fine(clear(&hidden)) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             other => return other.map_err(failed),
         }
     }
-    absent_is_fine(fs::remove_dir_all(&hidden)).map_err(failed)
+    absent_is_fine(clear(&hidden)).map_err(failed)
 }
 
 fn hidden(dir: &Path) -> PathBuf {

@@ -179,3 +179,26 @@ fn small_facts_are_kept() {
     assert_eq!(fs::metadata(&fifo).unwrap().permissions().mode() & 0o077, 0);
     assert_eq!(bundle.log_fifo().unwrap(), fifo, "again");
 }
+
+#[test]
+fn a_removal_that_was_cut_off_anywhere_can_be_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    // Each time one file less has been removed.
+    let files = ["init.pid", "log.json", "options.json", "x.exec.pid"];
+    for removed in 0..=files.len() {
+        let bundle = Bundle::create(&config, key(), None).unwrap();
+        for file in &files[removed..] {
+            fs::write(bundle.path().join(file), "").unwrap();
+        }
+        fs::remove_dir(bundle.path().join("rootfs")).unwrap();
+        let hidden = bundle.path().with_file_name(format!(".{}", key().id));
+        fs::rename(bundle.path(), &hidden).unwrap();
+        bundle.remove_leftovers().unwrap();
+        assert!(!hidden.exists());
+        fs::create_dir(&hidden).unwrap();
+        bundle.remove_leftovers().unwrap();
+        assert!(!hidden.exists(), "all but the directory had gone");
+        bundle.remove_work().unwrap();
+    }
+}

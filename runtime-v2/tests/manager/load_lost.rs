@@ -69,6 +69,8 @@ async fn what_is_no_bundle_is_left_alone_and_what_is_empty_goes() {
         fs::create_dir_all(state.join(dir)).unwrap();
     }
     fs::write(state.join("ns/.half/config.json"), "").unwrap();
+    fs::create_dir(state.join("ns/.emptied")).unwrap();
+    fs::write(state.join("ns/.other/theirs"), "").unwrap();
     fs::write(state.join("file"), "").unwrap();
     fs::write(state.join("ns/file"), "").unwrap();
     for dir in ["ns/gone", "ns/.half", "other/gone"] {
@@ -178,6 +180,7 @@ async fn records_that_fail_cost_no_container() {
             containers: records.clone(),
             sandboxes: records,
             events: host.record.clone(),
+            mounts: std::sync::Arc::new(runtime_v2::ShimMounts),
         };
         let manager = runtime_v2::TaskManager::new(host.config(), environment).unwrap();
         let report = timed(timed(manager.load()).await.unwrap().finish()).await.unwrap();
