@@ -12,7 +12,7 @@ use std::{error::Error, fs, path::PathBuf, process, sync::Arc};
 use runtime_proto::{any, types::Mount};
 use runtime_v2::{
     Config, CreateOptions, Daemon, Environment, EventSocket, Exchange, Key, MemoryStore, ProcessId,
-    Stdio, TaskManager,
+    ShimMounts, Stdio, TaskManager,
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -34,8 +34,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let (store, exchange) = (Arc::new(MemoryStore::default()), Arc::new(Exchange::new(100)));
-    let environment =
-        Environment { containers: store.clone(), sandboxes: store, events: exchange.clone() };
+    let environment = Environment {
+        containers: store.clone(),
+        sandboxes: store,
+        events: exchange.clone(),
+        mounts: Arc::new(ShimMounts),
+    };
     let manager =
         TaskManager::new(Config::new(home.join("state"), home.join("root"), daemon), environment)?;
     let _events = EventSocket::serve(&home.join("events"), manager.clone(), exchange.clone())?;

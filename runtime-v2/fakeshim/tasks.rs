@@ -112,6 +112,9 @@ impl Tasks {
     }
 
     async fn create(&self, request: &CreateTaskRequest) -> Result<Vec<u8>, Status> {
+        if request.rootfs.iter().any(|mount| mount.type_ == "special") {
+            return Err(Code::InvalidArgument.status("no shim can make such a mount"));
+        }
         let process = self.add(request.id.clone(), request.bundle.clone())?;
         let mut event = TaskCreate::new();
         (event.container_id, event.pid) = (request.id.clone(), process.pid);

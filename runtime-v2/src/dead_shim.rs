@@ -14,6 +14,7 @@ use runtime_proto::{
 use tokio::time::timeout;
 
 use crate::{
+    activation,
     bundle::Bundle,
     error::{Error, Result},
     events,
@@ -73,7 +74,7 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     };
     let exit = published.unwrap_or(found);
     if publish(inner, shim.bundle(), &exit, out).await == Told::Out {
-        remove_bundle(shim.bundle()).await;
+        remove_bundle(inner, shim.bundle()).await;
     }
     entry.end(exit.clone());
     inner.forget(entry);
@@ -134,9 +135,9 @@ pub(crate) fn unknown_exit(pid: Option<u32>) -> Exit {
     Exit { pid: pid.unwrap_or(0), status: UNKNOWN, at: Some(Timestamp::now()) }
 }
 
-/// Removes the bundle of a lost task. If that fails, the next start meets a bundle that no shim
+/// Removes the bundle of a lost task, and its mounts. If that fails, the next start meets a bundle that no shim
 /// belongs to any more, and tries again.
-pub(crate) async fn remove_bundle(bundle: &Bundle) {
+pub(crate) async fn remove_bundle(inner: &Inner, bundle: &Bundle) {
     let removed = bundle.blocking(|bundle| {
         bundle.forget_shim();
         bundle.remove()
@@ -144,6 +145,7 @@ pub(crate) async fn remove_bundle(bundle: &Bundle) {
     if let Err(error) = removed.await {
         tracing::error!(namespace = %bundle.key().namespace, id = %bundle.key().id, %error, "a bundle stays");
     }
+    activation::deactivate(&*inner.environment.mounts, bundle.key()).await;
 }
 
 /// What its shim had published about a task's end before it was lost.

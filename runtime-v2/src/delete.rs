@@ -17,6 +17,7 @@ use runtime_proto::{
 };
 
 use crate::{
+    activation,
     bundle::Bundle,
     dead_shim,
     error::{self, Error, Result},
@@ -83,6 +84,7 @@ async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Ex
         })
         .await
         .map_err(|error| error.within(format!("delete task {}", shim.key())))?;
+    activation::deactivate(&*inner.environment.mounts, shim.key()).await;
     entry.end(exit.clone());
     inner.forget(entry);
     let (namespace, id) = (&shim.key().namespace, &shim.key().id);

@@ -10,7 +10,8 @@
 //!   shims that speak gRPC.
 //! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
 //! * [`config`]: the surroundings. No path is built in. [`events`] and [`stores`]: what an embedder
-//!   gives. `state_lock` claims the directories for one manager.
+//!   gives; [`activation`]: who makes mounts that no shim can make. `state_lock` claims the
+//!   directories for one manager.
 //! * `address` dials what shims have called addresses, `socket_file` removes a dead one's.
 //! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
 //!   and run a shim's executable, `features` asks it what it can, `shim_log` reads its log.
@@ -33,6 +34,7 @@
 //! * Nothing depends on the caller: one that goes away neither stops a deletion nor leaves half a
 //!   creation behind.
 
+pub mod activation;
 pub mod bundle;
 pub mod client;
 pub mod config;
@@ -64,8 +66,9 @@ mod socket_file;
 mod state_lock;
 mod stray;
 
+pub use activation::{Activation, MountActivator, ShimMounts};
 pub use config::{Config, Daemon};
-pub use create::{CreateOptions, Endpoint};
+pub use create::{CreateOptions, Endpoint, Restoration};
 pub use error::{Error, Result};
 pub use event_socket::EventSocket;
 pub use events::{EventSink, Exchange};

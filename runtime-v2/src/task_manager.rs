@@ -14,6 +14,7 @@ use tokio::sync::{RwLock, oneshot};
 use tracing::Instrument;
 
 use crate::{
+    activation::MountActivator,
     config::Config,
     create::{self, CreateOptions},
     dead_shim, delete,
@@ -36,6 +37,8 @@ pub struct Environment {
     pub sandboxes: Arc<dyn SandboxStore>,
     /// Where events go.
     pub events: Arc<dyn EventSink>,
+    /// Who makes the mounts that no shim can make; [`ShimMounts`](crate::ShimMounts) is nobody.
+    pub mounts: Arc<dyn MountActivator>,
 }
 
 /// The task manager. Clones are handles on the same one. Dropping the last handle closes the

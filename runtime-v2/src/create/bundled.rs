@@ -11,6 +11,7 @@ use super::{Caller, CreateOptions, Endpoint, gone, launched::Launched, stale};
 use tokio::time::timeout;
 
 use crate::{
+    activation::{self, Activation},
     bundle::Bundle,
     error::{Error, Result},
     features,
@@ -32,6 +33,16 @@ pub(super) struct Bundled {
     pub(super) options: CreateOptions,
     pub(super) binary: PathBuf,
     bundle: Bundle,
+    pub(super) mounted: Mounted,
+}
+
+/// Whether mounts are made, as far as it is known: one that is cut off may have made some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mounted {
+    /// None that would be ours to undo.
+    No,
+    /// They may be.
+    Perhaps,
 }
 
 impl Bundled {
@@ -56,11 +67,12 @@ impl Bundled {
             other => other,
         };
         let bundle = bundle.map_err(|error| error.within(format!("create task {key}")))?;
-        Ok(Self { inner, reservation, options, binary, bundle })
+        Ok(Self { inner, reservation, options, binary, bundle, mounted: Mounted::No })
     }
 
     /// Starts a shim, or joins that of the sandbox.
-    pub(super) async fn launch(self, caller: &mut Caller) -> Result<Launched> {
+    pub(super) async fn launch(mut self, caller: &mut Caller) -> Result<Launched> {
+        let key = self.reservation.key().clone();
         let started = {
             let starting = self.shim();
             tokio::pin!(starting);
@@ -68,21 +80,27 @@ impl Bundled {
                 started = &mut starting => started.map(|shim| (shim, false)),
                 () = caller.gone() => match timeout(SETTLE_TIMEOUT, starting).await {
                     Ok(started) => started.map(|shim| (shim, true)),
-                    Err(_) => Err(gone(self.reservation.key())),
+                    Err(_) => Err(gone(&key)),
                 },
             }
         };
         match started {
             Ok((shim, false)) => Ok(Launched::new(self, shim)),
-            Ok((shim, true)) => {
-                let error = gone(self.reservation.key());
-                Err(Launched::new(self, shim).undo(error).await)
-            }
+            Ok((shim, true)) => Err(Launched::new(self, shim).undo(gone(&key)).await),
             Err(error) => Err(self.undo(error).await),
         }
     }
 
-    async fn shim(&self) -> Result<Shim> {
+    async fn shim(&mut self) -> Result<Shim> {
+        let mounts = std::mem::take(&mut self.options.rootfs);
+        let activator = &*self.inner.environment.mounts;
+        self.mounted = Mounted::Perhaps;
+        let activated = activation::activate(activator, self.reservation.key(), mounts).await;
+        let Activation { left, made } = activated.inspect_err(|_| self.mounted = Mounted::No)?;
+        self.options.rootfs = left;
+        if !made {
+            self.mounted = Mounted::No;
+        }
         let shims = &self.inner.shims;
         if let Some(sandbox) = &self.options.sandbox
             && let Some(location) = self.sandbox_location(sandbox).await?
@@ -116,7 +134,7 @@ impl Bundled {
     /// one that ended by itself was cleaned up behind already.
     async fn undo(self, error: Error) -> Error {
         self.inner.shims.abandon(&self.bundle, Some(&self.binary), None).await;
-        remove(&self.bundle).await;
+        remove(&self.inner, &self.bundle, self.mounted).await;
         error
     }
 }
@@ -127,8 +145,8 @@ async fn make_bundle(inner: &Inner, key: &Key, options: &CreateOptions) -> Resul
     place.blocking(move |place| Bundle::create(&config, place.key().clone(), spec.as_ref())).await
 }
 
-/// Removes the bundle of something that never was.
-pub(super) async fn remove(bundle: &Bundle) {
+/// Removes the bundle and the mounts of something that never was.
+pub(super) async fn remove(inner: &Inner, bundle: &Bundle, mounted: Mounted) {
     let removed = bundle.blocking(|bundle| {
         bundle.forget_shim();
         bundle.remove()
@@ -136,6 +154,9 @@ pub(super) async fn remove(bundle: &Bundle) {
     if let Err(error) = removed.await {
         // The next create of this id finds it stale, and so does the next start.
         tracing::error!(namespace = %bundle.key().namespace, id = %bundle.key().id, %error, "a bundle stays");
+    }
+    if mounted == Mounted::Perhaps {
+        activation::deactivate(&*inner.environment.mounts, bundle.key()).await;
     }
 }
 

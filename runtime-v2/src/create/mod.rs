@@ -13,8 +13,9 @@ mod bundled;
 mod launched;
 mod stale;
 
-use std::sync::Arc;
+use std::{fmt, path::Path, sync::Arc};
 
+use async_trait::async_trait;
 use runtime_proto::{
     errdefs::Code,
     types::{Any, Mount},
@@ -46,10 +47,24 @@ pub struct CreateOptions {
     pub runtime_options: Option<Any>,
     /// Options of this task, which win over those of the runtime.
     pub task_options: Option<Any>,
+    /// What is done to a restored container between its creation and its start, which then follows
+    /// at once.
+    pub restoration: Option<Arc<dyn Restoration>>,
     /// The sandbox this container is in.
     pub sandbox: Option<String>,
     /// Where that sandbox's task API is, if it says so itself.
     pub endpoint: Option<Endpoint>,
+}
+
+/// Completes a container that is restored from a checkpoint of a whole container, as CRI makes
+/// them, where what had changed in the root file system lies beside what criu wrote.
+#[async_trait]
+pub trait Restoration: fmt::Debug + Send + Sync + 'static {
+    /// Brings the root file system, which is mounted, to the state of the checkpoint.
+    ///
+    /// # Errors
+    /// When it cannot; the creation is undone then.
+    async fn complete(&self, rootfs: &Path) -> Result<()>;
 }
 
 /// A task API that a sandbox offers.

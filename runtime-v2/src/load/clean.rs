@@ -41,7 +41,7 @@ async fn reap(inner: &Inner, shim: &Shim) {
     if deleted.is_err() {
         dead_shim::end_remains(inner, shim).await;
     }
-    dead_shim::remove_bundle(shim.bundle()).await;
+    dead_shim::remove_bundle(inner, shim.bundle()).await;
 }
 
 /// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
@@ -79,7 +79,7 @@ async fn bury(inner: &Inner, dead: &Dead, reservation: &mut Reservation) {
             return;
         }
     }
-    dead_shim::remove_bundle(bundle).await;
+    dead_shim::remove_bundle(inner, bundle).await;
 }
 
 /// Removes work directories whose bundle has vanished, as all do at a reboot.

@@ -22,7 +22,7 @@ use runtime_proto::{
 };
 use runtime_v2::{
     Config, CreateOptions, Environment, EventSink, EventSocket, ExecId, ExecOptions, Key,
-    MemoryStore, ProcessId, Result, TaskManager,
+    MemoryStore, ProcessId, Result, ShimMounts, TaskManager,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -139,8 +139,12 @@ async fn work(job: &Job) {
         version: "2.3.4".into(),
     };
     let (store, log) = (Arc::new(MemoryStore::default()), Arc::new(Log(job.home.clone())));
-    let environment =
-        Environment { containers: store.clone(), sandboxes: store, events: log.clone() };
+    let environment = Environment {
+        containers: store.clone(),
+        sandboxes: store,
+        events: log.clone(),
+        mounts: Arc::new(ShimMounts),
+    };
     let config = Config::new(path("state"), path("root"), daemon);
     let manager = TaskManager::new(config, environment).unwrap();
     let _socket = EventSocket::serve(&path("events"), manager.clone(), log).unwrap();

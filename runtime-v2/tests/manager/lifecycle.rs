@@ -182,6 +182,7 @@ async fn the_shim_binary_is_found_by_the_name_of_the_runtime() {
         containers: host.store.clone(),
         sandboxes: host.store.clone(),
         events: host.record.clone(),
+        mounts: host.mounts.clone(),
     };
     let manager = runtime_v2::TaskManager::new(config, environment).unwrap();
     let options = |runtime: &str| CreateOptions { runtime: runtime.into(), ..host.options() };

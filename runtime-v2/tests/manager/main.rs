@@ -12,5 +12,6 @@ mod lifecycle;
 mod load;
 mod load_lost;
 mod lost;
+mod mounts;
 mod support;
 mod versions;

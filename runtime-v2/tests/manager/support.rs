@@ -12,10 +12,11 @@ use runtime_proto::{
     any,
     events::{Envelope, TaskDelete, TaskExit},
     topics::Event,
+    types::Mount,
 };
 use runtime_v2::{
-    Config, CreateOptions, Daemon, Environment, EventSink, EventSocket, Key, LoadReport,
-    MemoryStore, ProcessId, Result, Task, TaskManager,
+    Activation, Code, Config, CreateOptions, Daemon, Environment, Error, EventSink, EventSocket,
+    Key, LoadReport, MemoryStore, MountActivator, ProcessId, Result, Task, TaskManager,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -76,11 +77,59 @@ impl Record {
     }
 }
 
+/// Mounts that were made for containers, by somebody who outlives the manager.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    made: Mutex<BTreeSet<String>>,
+    /// What it does in the place of making any.
+    pub(crate) trouble: Mutex<Option<Trouble>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Trouble {
+    Fails,
+    Hangs,
+}
+
+impl Mounts {
+    /// The ids of those containers.
+    pub(crate) fn made(&self) -> Vec<String> {
+        self.made.lock().unwrap().iter().cloned().collect()
+    }
+}
+
+#[async_trait]
+impl MountActivator for Mounts {
+    async fn activate(&self, key: &Key, mut mounts: Vec<Mount>) -> Result<Activation> {
+        let trouble = *self.trouble.lock().unwrap();
+        match trouble {
+            Some(Trouble::Fails) => return Err(Error::new(Code::Unknown, "no such handler")),
+            Some(Trouble::Hangs) => std::future::pending().await,
+            None => {}
+        }
+        let made = self.made.lock().unwrap().insert(key.id.to_string());
+        mounts.retain(|mount| mount.type_ != "special");
+        Ok(Activation { left: mounts, made })
+    }
+
+    async fn deactivate(&self, key: &Key) -> Result<()> {
+        self.made.lock().unwrap().remove(key.id.as_str());
+        Ok(())
+    }
+}
+
+pub(crate) fn mount(kind: &str, source: &str) -> Mount {
+    let mut mount = Mount::new();
+    (mount.type_, mount.source) = (kind.into(), source.into());
+    mount
+}
+
 /// A host of its own for one test.
 pub(crate) struct Fixture {
     pub(crate) dir: TempDir,
     pub(crate) record: Arc<Record>,
     pub(crate) store: Arc<MemoryStore>,
+    pub(crate) mounts: Arc<Mounts>,
     manager: Option<(TaskManager, EventSocket)>,
 }
 
@@ -96,7 +145,13 @@ impl Fixture {
         let dir = tempfile::Builder::new().prefix("mgr").tempdir_in("/tmp").unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fakeshim"), dir.path().join("shim"))
             .unwrap();
-        let fixture = Self { dir, record: Arc::default(), store: Arc::default(), manager: None };
+        let fixture = Self {
+            dir,
+            record: Arc::default(),
+            store: Arc::default(),
+            mounts: Arc::default(),
+            manager: None,
+        };
         fixture.script(script);
         fixture
     }
@@ -111,6 +166,7 @@ impl Fixture {
             containers: self.store.clone(),
             sandboxes: self.store.clone(),
             events: self.record.clone(),
+            mounts: self.mounts.clone(),
         };
         let manager = TaskManager::new(self.config(), environment).unwrap();
         let events = self.path("events");
@@ -171,6 +227,7 @@ impl Fixture {
     pub(crate) fn options(&self) -> CreateOptions {
         CreateOptions {
             spec: Some(any::raw(any::OCI_SPEC, b"{}".to_vec())),
+            rootfs: vec![mount("special", "/one"), mount("bind", "/two")],
             runtime: self.path("shim").display().to_string(),
             ..CreateOptions::default()
         }
@@ -239,6 +296,7 @@ impl Fixture {
                 }
             }
         }
+        found.extend(self.mounts.made().into_iter().map(|id| format!("mounts of {id}")));
         found
     }
 }

@@ -20,7 +20,7 @@ use runtime_proto::{
 };
 use runtime_v2::{
     Config, CreateOptions, Daemon, Environment, EventSink, EventSocket, Key, LoadReport,
-    MemoryStore, ProcessId, Result, Task, TaskManager, id::MAX_LEN,
+    MemoryStore, ProcessId, Result, ShimMounts, Task, TaskManager, id::MAX_LEN,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -113,6 +113,7 @@ impl Host {
             containers: store.clone(),
             sandboxes: store,
             events: self.record.clone(),
+            mounts: Arc::new(ShimMounts),
         };
         let mut config = Config::new(path("state"), path("root"), daemon);
         change(&mut config);

@@ -128,6 +128,7 @@ fn manager(
     let environment = Environment {
         containers: Arc::clone(&records) as _,
         sandboxes: records,
+        mounts: Arc::new(containerd.clone()),
         events: Arc::new(Publisher::new(containerd.clone(), Arc::clone(metrics))),
     };
     Ok(TaskManager::with_lock(settings.manager(), lock, environment)?)

@@ -9,12 +9,8 @@ use runtime_v2::{Code, CreateOptions, Endpoint, Key, Stdio};
 
 use super::{
     call::{Call, status_of},
-    manager::{describe, release},
+    manager::describe,
     place::Attached,
-};
-use crate::{
-    containerd::{Activation, Scope},
-    convert,
 };
 
 /// Serves `Create`.
@@ -34,23 +30,13 @@ pub(super) async fn create(
     }
     let sandbox = sandbox(&key, &request)?;
     let _vouched = sandbox.clone().map(|sandbox| attached.records.vouch(sandbox));
-    let scope = Scope::of(&key.namespace);
-    let mounts: Vec<_> = std::mem::take(&mut request.rootfs).into_iter().map(mount).collect();
-    let mounted = if mounts.is_empty() {
-        Activation::default()
-    } else {
-        let activating = attached.containerd.activate(&scope, &id, convert::mounts_out(mounts));
-        activating.await.map_err(|status| refused(&status))?
-    };
+    let rootfs = std::mem::take(&mut request.rootfs).into_iter().map(mount).collect();
     let options = CreateOptions {
-        rootfs: convert::mounts_in(mounted.left),
+        rootfs,
         sandbox: sandbox.map(|sandbox| sandbox.id.to_string()),
         ..options(request)
     };
     let created = attached.manager.create(key, options).await;
-    if created.is_err() && mounted.ours {
-        release(attached, &scope, &id).await;
-    }
     let task = created.map_err(|error| status_of("failed to create shim task", &error))?;
     let mut response = CreateResponse::new();
     response.task = Some(describe(&task)).into();
@@ -99,10 +85,4 @@ fn mount(sent: Mount) -> types::Mount {
     (mount.type_, mount.source) = (sent.type_, sent.source);
     (mount.target, mount.options) = (sent.target, sent.options);
     mount
-}
-
-/// What containerd has said about mounts, for who asked for them.
-fn refused(status: &tonic::Status) -> Status {
-    let code = Code::from_number(i32::from(status.code())).unwrap_or(Code::Unknown);
-    code.status(status.message())
 }

@@ -17,7 +17,6 @@ use super::{
     create,
     place::{Attached, Place},
 };
-use crate::containerd::Scope;
 
 /// A method of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,22 +106,11 @@ async fn delete(
 ) -> Result<DeleteResponse, Status> {
     let key = call.key(&request.id)?;
     let deleted = attached.manager.delete(&key).await;
-    // One that its shim no longer knew is as gone as one that was deleted now.
-    if deleted.as_ref().err().is_none_or(|error| error.kind() == Code::NotFound) {
-        release(attached, &Scope::of(&key.namespace), &request.id).await;
-    }
     let exit = deleted.map_err(|error| status_of("failed to delete task", &error))?;
     let mut response = DeleteResponse::new();
     (response.pid, response.exit_status) = (exit.pid, exit.status);
     response.exited_at = exit.at.into();
     Ok(response)
-}
-
-/// Releases what containerd has mounted for a task. What fails is left to its garbage collection.
-pub(super) async fn release(attached: &Attached, scope: &Scope, id: &str) {
-    if let Err(error) = attached.containerd.deactivate(scope, id).await {
-        tracing::warn!(id, message = error.message(), "mounts are not released now");
-    }
 }
 
 async fn info(attached: &Attached, request: InfoRequest) -> Result<InfoResponse, Status> {

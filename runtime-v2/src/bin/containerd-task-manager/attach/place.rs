@@ -42,7 +42,6 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) manager: TaskManager,
-    pub(super) containerd: Containerd,
     pub(super) records: Arc<Records>,
     surroundings: Surroundings,
     background: Background,
@@ -138,14 +137,15 @@ impl Place {
             sandboxes: Arc::clone(&records) as _,
             // containerd is still starting, and its sockets come up when this is answered.
             events: Arc::new(publisher.until(self.stopping.clone())),
+            mounts: Arc::new(containerd.clone()),
         };
         let manager =
             TaskManager::with_lock(config, lock, environment).map_err(|error| status(&error))?;
         let mut background = Background::default();
-        background.spawn(events::observe(containerd.clone(), manager.clone(), metrics));
+        background.spawn(events::observe(containerd, manager.clone(), metrics));
         let loading = manager.load().await.map_err(|error| status(&error))?;
         tracing::info!(state = %surroundings.state().display(), version = request.containerd_version, "attached");
-        let attached = Attached { manager, containerd, records, surroundings, background };
+        let attached = Attached { manager, records, surroundings, background };
         Ok((attached, loading))
     }
 }

@@ -52,16 +52,6 @@ impl Scope {
     }
 }
 
-/// What became of the mounts of a container.
-#[derive(Debug, Default)]
-pub(crate) struct Activation {
-    /// Those that are left for the shim.
-    pub(crate) left: Vec<Mount>,
-    /// Whether this call has made the others. If not they are those of an earlier task of this
-    /// id, or of one that is just being created, and not ours to undo.
-    pub(crate) ours: bool,
-}
-
 /// Client of the containerd behind. Clones share one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Containerd {
@@ -138,7 +128,8 @@ impl Containerd {
         }
     }
 
-    /// Has containerd mount what only it can mount. One older than such mounts leaves all.
+    /// Has containerd mount what only it can mount; gives what is left for the shim, and whether
+    /// this call has made the others. One older than such mounts leaves all.
     ///
     /// # Errors
     /// When a mount failed.
@@ -147,7 +138,7 @@ impl Containerd {
         scope: &Scope,
         id: &str,
         mounts: Vec<Mount>,
-    ) -> Result<Activation, Status> {
+    ) -> Result<(Vec<Mount>, bool), Status> {
         let labels = [(CONTAINER_REFERENCE.to_owned(), id.to_owned())].into();
         let request = ActivateRequest { name: id.to_owned(), mounts: mounts.clone(), labels };
         let answer: Result<ActivationResponse, _> =
@@ -155,7 +146,7 @@ impl Containerd {
         let (answer, ours) = match answer {
             // An older one, or one that leaves such mounts to shims.
             Err(status) if status.code() == Code::Unimplemented => {
-                return Ok(Activation { left: mounts, ours: false });
+                return Ok((mounts, false));
             }
             Err(status) if status.code() == Code::AlreadyExists => {
                 let request = NameRequest { name: id.to_owned() };
@@ -163,7 +154,7 @@ impl Containerd {
             }
             other => (other?, true),
         };
-        Ok(Activation { left: answer.info.map_or(mounts, |info| info.system), ours })
+        Ok((answer.info.map_or(mounts, |info| info.system), ours))
     }
 
     /// Undoes [`Containerd::activate`], as far as there is something to undo.

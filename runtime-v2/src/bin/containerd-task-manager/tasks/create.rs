@@ -13,7 +13,6 @@ use crate::{
         containers::Container,
         tasks::{CreateTaskRequest, CreateTaskResponse},
     },
-    containerd::Activation,
     convert::{self, TaskOptions},
     grpc::status,
 };
@@ -38,20 +37,11 @@ impl Tasks {
         }
         let options = task_options(&container, request.options.as_ref())?;
         let restore = self.checkpoint_to_restore(call, &request, &options).await?;
-        let mounts = std::mem::take(&mut request.rootfs);
-        let mounted = if mounts.is_empty() {
-            Activation::default()
-        } else {
-            self.containerd.activate(&call.scope, &id, mounts).await?
-        };
+        let rootfs = std::mem::take(&mut request.rootfs);
         let mut wanted = wanted(container, request, options);
-        wanted.rootfs = convert::mounts_in(mounted.left);
+        wanted.rootfs = convert::mounts_in(rootfs);
         wanted.checkpoint = restore.path();
-        let created = self.manager.create(key, wanted).await;
-        if created.is_err() && mounted.ours {
-            self.unmount(call, &id).await;
-        }
-        let task = created.map_err(|error| status(&error))?;
+        let task = self.manager.create(key, wanted).await.map_err(|error| status(&error))?;
         if task.shim().is_downgraded() {
             self.metrics.downgraded();
         }

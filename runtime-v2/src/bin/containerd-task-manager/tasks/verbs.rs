@@ -40,17 +40,9 @@ impl Tasks {
         // One that its shim no longer knew is as gone as one that was deleted now.
         if deleted.as_ref().err().is_none_or(|status| status.code() == Code::NotFound) {
             self.restores().remove(task.key());
-            self.unmount(call, &request.container_id).await;
         }
         let exit = deleted?;
         Ok(convert::delete_out(request.container_id, &exit))
-    }
-
-    /// Releases what was mounted for a task. What fails is left to containerd's collector.
-    pub(super) async fn unmount(&self, call: &Call, id: &str) {
-        if let Err(error) = self.containerd.deactivate(&call.scope, id).await {
-            tracing::warn!(id, message = error.message(), "mounts are not released now");
-        }
     }
 
     pub(super) async fn delete_process(
