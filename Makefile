@@ -122,7 +122,7 @@ fuzz: ## let fuzzers look for bytes that break a parser (needs cargo-fuzz)
 	@shim-runc/fuzz/run
 
 .PHONY: demo
-demo: deps build ## watch containers run through the shim on three containerds, and nothing stay behind
+demo: deps build ## watch containers run through shim and task manager on three containerds, and nothing stay behind
 	$(CARGO) run --locked -q -p integration --bin demo
 
 .PHONY: demo-cri

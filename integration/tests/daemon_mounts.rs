@@ -111,3 +111,23 @@ fn a_create_that_fails_undoes_its_mounts_and_no_others() -> Result {
         Ok(())
     })
 }
+
+/// Several creates of one id at the same moment: one wins, and those that lose leave its mounts alone.
+#[test]
+fn creates_that_lose_leave_the_mounts_of_the_winner() -> Result {
+    in_front_of(paths::BUILT, async |fixture, _, daemon| {
+        for round in 0..5 {
+            let layered = Layered::new(fixture, daemon, &format!("race{round}")).await?;
+            let create = || layered.create(&[]);
+            let (a, b, c) = tokio::try_join!(create(), create(), create())?;
+            let codes = [a.code, b.code, c.code];
+            let won = codes.iter().filter(|code| **code == Code::OK).count();
+            ensure_eq!(won, 1, "creates that succeed, of {codes:?}");
+            ensure_eq!(mounted_by_containerd(fixture)?.len(), 1, "mounts, round {round}");
+            layered.start().await?;
+            daemon.remove(&layered.id).await?;
+            ensure_eq!(mounted_by_containerd(fixture)?, Vec::<String>::new(), "mounts that stay");
+        }
+        Ok(())
+    })
+}
