@@ -40,6 +40,9 @@ pub(super) const READY: &str = "ready";
 /// The descriptor of the socket for a shim that is not forked by us.
 const LISTENER_FD: i32 = 3;
 
+/// What the runtime opens for itself, and some more.
+const DESCRIPTORS: i32 = 16;
+
 /// Threads for work that blocks in the kernel: mounts and unmounts, mostly one at a time.
 const BLOCKING_THREADS: usize = 16;
 /// They end soon after their work: an idle shim is one thread.
@@ -138,7 +141,9 @@ fn visible_arguments() -> Vec<OsString> {
 
 fn run(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
     memory::frugal();
-    enough_descriptors().map_err(|error| Error::io("open what a shim needs", error))?;
+    // Without them the runtime would panic.
+    process::enough_descriptors(DESCRIPTORS)
+        .map_err(|error| Error::io("open what a shim needs", error))?;
     process::become_subreaper().map_err(|error| Error::io("become a subreaper", error))?;
     // Without a log the shim does its work all the same.
     let _ = open_log();
@@ -153,14 +158,6 @@ fn run(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
     let done = runtime.block_on(serve_until_told(serve, ready));
     Runtime::shutdown_background(runtime);
     done
-}
-
-/// Fails where the runtime, when it finds no descriptor left for its own use, would panic.
-fn enough_descriptors() -> io::Result<()> {
-    const NEEDED: usize = 16;
-    let null = File::open("/dev/null")?;
-    let copies: io::Result<Vec<File>> = (1..NEEDED).map(|_| null.try_clone()).collect();
-    copies.map(drop)
 }
 
 /// Makes the bundle's fifo `log` our stderr, so that even a panic is read by the manager. Writes

@@ -26,6 +26,7 @@ use super::files::is_gone;
 use super::layout::Layout;
 use super::{Cgroup, no_cgroup, text};
 use crate::error::{Error, Result};
+use crate::sys::readiness::watch;
 
 /// When to look again at a v1 cgroup's counter after its eventfd fired. The victim is usually
 /// counted at once, but it may first have to be found among many processes; and in most of the
@@ -180,13 +181,13 @@ impl Source {
         let mut registry =
             OpenOptions::new().write(true).open(directory.join("cgroup.event_control"))?;
         registry.write_all(line.as_bytes())?;
-        let event = register(event, Interest::READABLE)?;
+        let event = watch(event, Interest::READABLE)?;
         Ok(Self::V1 { directory: directory.to_owned(), event })
     }
 
     fn v2(directory: &Path) -> io::Result<Self> {
         let events = File::open(directory.join("memory.events"))?;
-        Ok(Self::V2 { events: register(events, Interest::PRIORITY)? })
+        Ok(Self::V2 { events: watch(events, Interest::PRIORITY)? })
     }
 
     /// The kernel's counter; `None` when this kernel has none.
@@ -223,15 +224,6 @@ fn v1_kills(directory: &Path) -> io::Result<Option<u64>> {
 
 fn read_oom_control(directory: &Path) -> io::Result<Vec<u8>> {
     fs::read(directory.join("memory.oom_control"))
-}
-
-#[expect(
-    deprecated,
-    reason = "its successor is unsafe for the sake of types that may swap their \
-                               descriptor; those of the standard library and nix do not"
-)]
-fn register<T: AsRawFd>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(fd, interest)
 }
 
 /// Takes the notifications that are waiting; whether there were any.

@@ -26,10 +26,10 @@ use super::{
     node::path_error,
     output::Label,
     pipe::{Pipe, events_now, set_nonblocking},
-    readiness::watch,
     relay::discard,
     source::Source,
     uri::LoggingUri,
+    watch,
 };
 use crate::error::{Error, Result};
 

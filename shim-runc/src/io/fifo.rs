@@ -9,11 +9,7 @@ use std::{
 use nix::poll::PollFlags;
 use tokio::{io::Interest, time::sleep};
 
-use super::{
-    node::Node,
-    pipe::events_now,
-    readiness::{Watched, watch},
-};
+use super::{Watched, node::Node, pipe::events_now, watch};
 use crate::error::{Error, Result};
 
 /// Pauses while unread output waits for a late reader. The kernel announces a reader to nobody, so

@@ -18,9 +18,9 @@ use tokio::{io::Interest, task::coop::consume_budget, time::sleep};
 use super::{
     file::read_chunk,
     output::Label,
-    readiness::watch,
     relay::{COPY_CHUNK, Failure, Relay},
     source::Source,
+    watch,
 };
 
 /// Pauses between tries to type into a terminal that is full. The kernel makes room in a worker,

@@ -3,8 +3,7 @@
 //! * `uri` and `plan` read the request; nothing is opened before all of it is understood.
 //! * `open` opens it all, through `node`, `pipe`, `fifo`, `file`, `console` and `binary` (with
 //!   `inherit`). No open waits for a peer, so a client that never comes holds up nobody.
-//! * `source` and `relay` move bytes (`readiness` is their epoll); `output` and `input` are the
-//!   tasks that do so.
+//! * `source` and `relay` move bytes; `output` and `input` are the tasks that do so.
 //!
 //! While nothing happens, no task wakes up and no buffer is allocated. The one exception is a peer
 //! the kernel does not announce: a late reader, or a terminal that nobody holds open.
@@ -20,7 +19,6 @@ mod open;
 mod output;
 mod pipe;
 pub(crate) mod plan;
-mod readiness;
 mod relay;
 mod source;
 pub(crate) mod uri;
@@ -29,7 +27,7 @@ pub(crate) mod uri;
 mod tests;
 
 use std::{
-    fmt,
+    fmt, io,
     os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -38,6 +36,7 @@ use std::{
 
 use runtime_proto::errdefs::Code;
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     sync::watch,
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
@@ -51,7 +50,10 @@ use self::{
     output::{Label, Running, Sink, carry},
     source::Source,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    sys,
+};
 
 /// How long closing waits for a write to a file that is under way. Nothing is lost after that: the
 /// write ends when its disk lets it.
@@ -309,4 +311,12 @@ impl fmt::Debug for StdioRequest<'_> {
 /// A lock that a panic elsewhere does not take away: every critical section here is one statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A descriptor whose readiness the runtime knows.
+type Watched = AsyncFd<Arc<OwnedFd>>;
+
+/// Watches a non-blocking descriptor. Must be called inside the runtime.
+fn watch(fd: impl Into<Arc<OwnedFd>>, interest: Interest) -> io::Result<Watched> {
+    sys::readiness::watch(fd.into(), interest)
 }

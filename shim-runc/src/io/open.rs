@@ -15,8 +15,8 @@ use super::{
     output::Sink,
     pipe::{Pipe, set_nonblocking},
     plan::{Output, Plan},
-    readiness::watch,
     source::Source,
+    watch,
 };
 use crate::error::{Error, Result};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::{
+    Watched,
     fifo::FifoSink,
     file::FileSink,
-    readiness::Watched,
     relay::{Failure, Relay, discard},
     source::Source,
 };

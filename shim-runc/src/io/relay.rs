@@ -17,7 +17,7 @@ use nix::{
 };
 use tokio::task::coop::consume_budget;
 
-use super::{readiness::Watched, source::Source};
+use super::{Watched, source::Source};
 
 /// What is copied at once: a write of this size to a fifo is atomic and takes one slot (`PIPE_BUF`).
 pub(super) const COPY_CHUNK: usize = 4096;

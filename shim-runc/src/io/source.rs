@@ -15,10 +15,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{
-    pipe::events_now,
-    readiness::{Watched, watch},
-};
+use super::{Watched, pipe::events_now, watch};
 
 /// Pauses between looks at a terminal that nobody holds open. A process may close its terminal and
 /// open it later (systemd does so with /dev/console), and epoll, which goes on reporting the

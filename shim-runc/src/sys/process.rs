@@ -2,10 +2,11 @@
 #![expect(unsafe_code, reason = "fork, pre_exec, prctl and pidfd calls have no safe wrapper")]
 
 use std::{
+    fs::File,
     io,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::{fs::MetadataExt, process::CommandExt},
     },
     process::Command,
 };
@@ -31,7 +32,8 @@ pub enum Fork {
 /// When threads exist, since they and the locks they hold would not be in the child; or when the
 /// kernel refuses.
 pub fn fork() -> io::Result<Fork> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    // The directory has a link from each thread's, beside the two that every directory has.
+    let threads = std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2);
     if threads != 1 {
         return Err(io::Error::other(format!("cannot fork with {threads} threads")));
     }
@@ -164,6 +166,25 @@ pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Fails where fewer than `count` descriptors can be opened.
+///
+/// # Errors
+/// `EMFILE`, or why not even one can be.
+pub fn enough_descriptors(count: i32) -> io::Result<()> {
+    use nix::fcntl::{FcntlArg, fcntl};
+    // It has the lowest number that is free.
+    let first = File::open("/dev/null")?;
+    let last = first.as_raw_fd() + count - 1;
+    let last = fcntl(&first, FcntlArg::F_DUPFD_CLOEXEC(last)).map_err(|errno| match errno {
+        // That number is beyond the limit.
+        Errno::EINVAL => Errno::EMFILE,
+        errno => errno,
+    })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    drop(unsafe { OwnedFd::from_raw_fd(last) });
+    Ok(())
+}
+
 /// Closes everything but the standard streams. Before this process opens anything itself.
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
@@ -182,4 +203,26 @@ pub fn wait_for(pid: Pid) {
 pub fn end() -> ! {
     // SAFETY: this takes an integer and does not return.
     unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_enough_up_to_the_limit() {
+        let (limit, _) =
+            nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+        enough_descriptors(16).unwrap();
+        let beyond = i32::try_from(limit).unwrap();
+        assert_eq!(enough_descriptors(beyond).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+    }
+
+    #[test]
+    fn a_process_with_threads_is_not_forked() {
+        let held = std::thread::spawn(std::thread::park);
+        assert!(fork().is_err());
+        held.thread().unpark();
+        held.join().unwrap();
+    }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn told(kills: u64) -> OomWatch {
     let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
-    let event = register(event, Interest::READABLE).unwrap();
+    let event = watch(event, Interest::READABLE).unwrap();
     let source = Source::V1 { directory: PathBuf::new(), event };
     OomWatch { source, told: AtomicU64::new(kills), counts: true }
 }
