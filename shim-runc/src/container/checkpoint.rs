@@ -41,7 +41,7 @@ impl Container {
             work: &work,
             parent: (!parent.is_empty()).then(|| Path::new(&parent)),
         };
-        let done = self.runc.checkpoint(&self.id, options, paths).await;
+        let done = self.while_alive(self.runc.checkpoint(&self.id, options, paths)).await;
         let done = done.map_err(|error| self.with_criu_log(error, &work, "dump.log"));
         if temporary {
             let removed = blocking(move || std::fs::remove_dir_all(work)).await?;

@@ -77,10 +77,7 @@ impl Container {
         exec.snapshot().state.allows(Verb::Start)?;
         self.with_ledger(|ledger| ledger.begin_exec(&self.id))?;
         let launched = match self.init.snapshot().state.allows(Verb::Exec) {
-            Ok(()) => tokio::select! {
-                launched = self.launch_exec(&exec) => launched,
-                error = self.long_dead() => Err(error),
-            },
+            Ok(()) => self.while_alive(self.launch_exec(&exec)).await,
             Err(refused) => {
                 self.with_ledger(crate::exits::Ledger::end_exec);
                 return Err(refused.into());

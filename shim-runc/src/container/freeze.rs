@@ -17,7 +17,7 @@ impl Container {
         let _op = self.init.op.lock().await;
         self.init.snapshot().state.allows(Verb::Pause)?;
         self.happened(InitEvent::Pausing);
-        if let Err(error) = self.runc.pause(&self.id).await {
+        if let Err(error) = self.while_alive(self.runc.pause(&self.id)).await {
             self.happened(InitEvent::PauseFailed);
             return Err(error);
         }
@@ -37,7 +37,7 @@ impl Container {
     pub async fn resume(&self) -> Result<()> {
         let _op = self.init.op.lock().await;
         self.init.snapshot().state.allows(Verb::Resume)?;
-        self.runc.resume(&self.id).await?;
+        self.while_alive(self.runc.resume(&self.id)).await?;
         if self.happened(InitEvent::Resumed) != InitState::Running {
             return Ok(());
         }

@@ -62,7 +62,7 @@ impl Container {
         check(json)?;
         let _op = self.init.op.lock().await;
         self.init.snapshot().state.allows(Verb::Update)?;
-        self.runc.update(&self.id, json).await
+        self.while_alive(self.runc.update(&self.id, json)).await
     }
 }
 

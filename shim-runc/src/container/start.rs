@@ -29,10 +29,7 @@ impl Container {
                 self.runc.start(&self.id).await
             }
         };
-        tokio::select! {
-            started = start => started?,
-            error = self.long_dead() => return Err(error),
-        }
+        self.while_alive(start).await?;
         self.init.update(|init| init.state = init.state.after(InitEvent::Started));
         let mut event = TaskStart::new();
         event.container_id.clone_from(&self.id);

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::{Container, lock};
 use crate::{
     cgroup::OomWatch,
-    error::Error,
+    error::{Error, Result},
     process::{
         Process,
         state::{ExecEvent, ExecState, InitEvent},
@@ -115,12 +115,19 @@ impl Container {
         self.ledger_says(crate::exits::Ledger::init_may_be_told).await;
     }
 
-    /// Waits until init has been dead for longer than any call of the runtime can still need. Who
-    /// starts something in the container gives up then: the end of init waits for them.
-    pub(super) async fn long_dead(&self) -> Error {
-        self.ledger_says(crate::exits::Ledger::has_init_exited).await;
-        sleep(LEFTOVERS).await;
-        Error::new(Code::FailedPrecondition, "it has ended while the runtime was busy")
+    /// Has the runtime do something with the container, for which it must live. When init has been dead for longer than
+    /// any call can still need, this is given up: the end of init may wait for it, and delete does.
+    pub(super) async fn while_alive<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let long_dead = async {
+            self.ledger_says(crate::exits::Ledger::has_init_exited).await;
+            sleep(LEFTOVERS).await;
+        };
+        tokio::select! {
+            done = call => done,
+            () = long_dead => {
+                Err(Error::new(Code::FailedPrecondition, "it has ended while the runtime was busy"))
+            }
+        }
     }
 
     /// Changes the ledger, and wakes those who wait for what it says.
