@@ -2,6 +2,17 @@
 //! their tasks. A node agent embeds it with its own container records and its own event sink; no
 //! containerd is needed.
 //!
+//! # To begin with
+//!
+//! A [`Config`] says where things are, an [`Environment`] what the embedder gives: its records and
+//! its event sink. [`TaskManager::new`] takes both and touches nothing; [`TaskManager::load`] finds
+//! the shims that an earlier manager has left. From there on [`TaskManager::create`] gives a
+//! [`Task`], whose verbs are those of containerd, and [`TaskManager::delete`] ends it. Where no
+//! containerd listens for the events of shims, an [`EventSocket`] does.
+//!
+//! `examples/run_bundle.rs` is all of that in one page, `docs/embedding.md` what it takes to do it
+//! for good.
+//!
 //! # Parts, from the bottom up
 //!
 //! A part uses those before it, and its neighbours in the same line.

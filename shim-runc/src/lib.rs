@@ -13,6 +13,9 @@
 //! * [`boot`]: the actions of the binary.
 //! * `foreign`: for tests, everything that reads bytes which somebody else wrote.
 //!
+//! To read it, begin with [`service`], which has a line for each call, and follow one down:
+//! `container::create` is the longest. What must hold between the rooms is in `ARCHITECTURE.md`.
+//!
 //! `unsafe` is denied everywhere and let in, with a reason, at the top of the few files that need
 //! it: `rg 'expect\(unsafe_code'` lists them.
 
