@@ -101,6 +101,12 @@ pub(crate) async fn run_delete(
     let key = bundle.key();
     let known = known.or_else(|| bundle.init_pid());
     let _turn = inner.shims.cleaner().await;
+    let forgotten = bundle.blocking(|bundle| {
+        bundle.forget_dead_address();
+        Ok(())
+    });
+    // It is only cut off when everything is.
+    let _ = forgotten.await;
     match binary.delete(key, bundle.path()).await {
         Ok(answer) => {
             let mut exit = exit(answer);

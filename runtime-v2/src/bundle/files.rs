@@ -91,6 +91,21 @@ impl Bundle {
         }
     }
 
+    /// Forgets the old form of the address if its socket is gone: the `delete` of containerd 1.6's
+    /// shims removes that socket, and does nothing more where there is none.
+    pub(crate) fn forget_dead_address(&self) {
+        let old = self.path().join(ADDRESS);
+        let socket = read_small(&old).ok().and_then(|bytes| {
+            let location = Bootstrap::decode(&bytes).ok()?;
+            crate::address::socket_file(&location.address)
+        });
+        // The new form keeps what the next start has to know.
+        if socket.is_some_and(|path| !path.exists()) && self.path().join(BOOTSTRAP).exists() {
+            // Should it stay, that `delete` says so.
+            let _ = fs::remove_file(old);
+        }
+    }
+
     /// Notes which binary this bundle's shim is.
     ///
     /// # Errors

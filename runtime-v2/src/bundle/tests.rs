@@ -202,3 +202,21 @@ fn a_removal_that_was_cut_off_anywhere_can_be_gone_on_with() {
         bundle.remove_work().unwrap();
     }
 }
+
+#[test]
+fn an_old_address_is_forgotten_with_its_socket_if_the_new_form_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    let (socket, old) = (dir.path().join("s"), bundle.path().join("address"));
+    let address = format!("unix://{}", socket.display());
+    fs::write(&old, &address).unwrap();
+    bundle.forget_dead_address();
+    assert!(old.exists(), "it is all that is known");
+    bundle.write_bootstrap(&Bootstrap::ttrpc(2, &address)).unwrap();
+    fs::write(&socket, "").unwrap();
+    bundle.forget_dead_address();
+    assert!(old.exists(), "the shim removes both");
+    fs::remove_file(&socket).unwrap();
+    bundle.forget_dead_address();
+    assert!(!old.exists());
+}
