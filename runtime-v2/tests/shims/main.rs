@@ -13,6 +13,7 @@
 mod apart;
 mod host;
 mod killed;
+mod killed_shim;
 mod names;
 
 use std::{fs, time::Duration};
