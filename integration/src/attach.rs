@@ -18,7 +18,7 @@ use crate::fixture::Fixture;
 use crate::leak::MARKER;
 use crate::paths;
 
-pub use glue::{Glue, Surroundings, code_of, create_request};
+pub use glue::{Glue, Surroundings, code_of, create_request, own_request};
 
 /// A manager that waits for a containerd, or has one.
 #[derive(Debug)]
@@ -51,6 +51,20 @@ impl<'a> Attach<'a> {
         let mut attach = Self { fixture, address, log, child, stdin };
         attach.ready().await?;
         Ok(attach)
+    }
+
+    /// Starts one and loads, for tests that need no containerd: the fixture's directories are its surroundings.
+    ///
+    /// # Errors
+    /// When the load fails.
+    pub async fn alone(fixture: &'a Fixture) -> Result<(Self, Glue)> {
+        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
+        let surroundings = Surroundings::at(fixture.dir(), &fixture.address());
+        fixture.expect_empty(&surroundings.bundles(fixture.namespace()));
+        let attach = Self::start(fixture).await?;
+        let glue = attach.glue().await?;
+        glue.load(&surroundings).await?;
+        Ok((attach, glue))
     }
 
     /// A connection on behalf of the fixture's namespace.

@@ -100,6 +100,12 @@ impl<'a> Containerd<'a> {
         version.ok_or_else(|| Failure::new(format!("no version in {text:?}")))
     }
 
+    /// The `ctr` of this daemon's own version.
+    #[must_use]
+    pub fn client(&self) -> &Ctr {
+        &self.ctr
+    }
+
     /// A `ctr` command of this daemon's own version, on the fixture's namespace.
     #[must_use]
     pub fn ctr(&self, arguments: &[&str]) -> Command {

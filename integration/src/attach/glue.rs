@@ -14,6 +14,7 @@ use crate::containerd::Containerd;
 use crate::deadline::HANG;
 use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
+use crate::spec::Spec;
 use crate::task::{Answer, CallError, TaskClient, V3};
 
 /// Where containerd's plugin has its bundles, below its state and root directories.
@@ -191,6 +192,26 @@ pub async fn create_request(containerd: &Containerd<'_>, id: &str) -> Result<Cre
     let mut request = CreateRequest::new();
     id.clone_into(&mut request.id);
     request.spec = Some(any).into();
+    "io.containerd.runc.v2".clone_into(&mut request.runtime);
+    Ok(request)
+}
+
+/// A container of the test's own, which no containerd has on record: its root filesystem lies where it is, so that there is
+/// nothing to mount.
+///
+/// # Errors
+/// When its root filesystem cannot be made.
+pub fn own_request(fixture: &Fixture, name: &str, spec: Spec) -> Result<CreateRequest> {
+    let id = fixture.id(name);
+    fixture.expect_socket(&fixture.address(), &id);
+    let rootfs = fixture.rootfs()?.display().to_string();
+    let spec =
+        spec.set("/root", "path", rootfs.into()).env(&fixture.mark()).cgroup(&format!("/{id}"));
+    let mut request = CreateRequest::new();
+    let mut any = Any::new();
+    "types.containerd.io/opencontainers/runtime-spec/1/Spec".clone_into(&mut any.type_url);
+    any.value = spec.to_json();
+    (request.id, request.spec) = (id, Some(any).into());
     "io.containerd.runc.v2".clone_into(&mut request.runtime);
     Ok(request)
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::process::Child;
 
 use super::Daemon;
+use crate::ctr::Ctr;
 use crate::deadline::{self, HANG};
 use crate::failure::{Context, Failure, Result};
+use crate::fixture::Fixture;
 
-/// `ctr events` through a daemon, written to a file.
+/// `ctr events`, written to a file.
 #[derive(Debug)]
 pub struct Events {
     child: Child,
@@ -18,22 +20,30 @@ pub struct Events {
 }
 
 impl Events {
-    /// Subscribes, and returns when events come in.
+    /// Subscribes through a daemon, and returns when events come in.
     ///
     /// # Errors
     /// When none come in.
     pub async fn follow(daemon: &Daemon<'_>) -> Result<Self> {
-        let file = daemon.dir.join("events");
-        let mut command = daemon.ctr(&["events"]);
+        Self::of(daemon.fixture, &daemon.ctr).await
+    }
+
+    /// Subscribes by a client, and returns when events come in.
+    ///
+    /// # Errors
+    /// When none come in.
+    pub async fn of(fixture: &Fixture, ctr: &Ctr) -> Result<Self> {
+        let file = fixture.file("events");
+        let mut command = ctr.command(&["events"]);
         let child = command.stdout(File::create(&file)?).spawn()?;
         let events = Self { child, file };
         // Nobody says when the subscription stands; an event of our own does.
-        let mark = format!("{}-mark", daemon.fixture.namespace());
+        let mark = format!("{}-mark", fixture.namespace());
         let seen = async {
             while events.lines_with(&mark).is_empty() {
-                daemon.must(&["namespaces", "label", daemon.fixture.namespace(), &mark]).await.ok();
+                ctr.must(&["namespaces", "label", fixture.namespace(), &mark]).await.ok();
                 let set = format!("x={mark}");
-                daemon.must(&["namespaces", "label", daemon.fixture.namespace(), &set]).await?;
+                ctr.must(&["namespaces", "label", fixture.namespace(), &set]).await?;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Ok::<(), Failure>(())
