@@ -351,7 +351,9 @@ where
     F: AsyncFnOnce(&Fixture, &mut Containerd<'_>, &mut Daemon<'_>) -> Result,
 {
     if paths::containerd(series).is_none() {
-        return skip(&format!("no containerd {series} in this machine's mirror"));
+        let built = "is not built: make containerd";
+        let why = if series == paths::BUILT { built } else { "is not in this machine's mirror" };
+        return skip(&format!("containerd {series} {why}"));
     }
     scenario(async |fixture| {
         fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;

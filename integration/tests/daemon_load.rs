@@ -1,6 +1,6 @@
 //! Many containers at once through the daemon, and daemons that are killed meanwhile: nothing is left, nothing lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::Output;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +83,7 @@ impl Random {
         let given = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or(u64::from(now.subsec_nanos())) | 1;
         // Where the test runner does not swallow it: what is found to be left is told later.
-        let _ = writeln!(std::io::stderr(), "killed at moments of SEED={seed}");
+        let _ = writeln!(std::io::stderr(), "random by SEED={seed}");
         Self(seed)
     }
 
@@ -95,27 +95,33 @@ impl Random {
     }
 }
 
-/// Kills the daemon at random moments and starts it again, for as long as the load lasts.
-async fn killed_meanwhile<T>(
-    daemon: &mut Daemon<'_>,
+/// Disturbs at random moments for as long as a load lasts; gives what came of the load, and how often it was disturbed.
+async fn disturbed<T: Send + 'static>(
     load: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<(T, usize)>
-where
-    T: Send + 'static,
-{
-    let mut random = Random::new();
+    random: &mut Random,
+    mut disturb: impl AsyncFnMut(u64) -> Result,
+) -> Result<(T, usize)> {
     let mut load = tokio::spawn(load);
-    let mut kills = 0;
+    let mut times = 0;
     loop {
         let pause = Duration::from_millis(50 + random.below(700));
         tokio::select! {
-            done = &mut load => return Ok((done??, kills)),
+            done = &mut load => return Ok((done??, times)),
             () = tokio::time::sleep(pause) => {}
         }
-        daemon.signal(Signal::SIGKILL).await?;
-        daemon.start_again().await?;
-        kills += 1;
+        disturb(random.below(3)).await?;
+        times += 1;
     }
+}
+
+/// Ends the daemon, two times in three without a warning, and starts it again.
+async fn end_daemon(daemon: &mut Daemon<'_>, draw: u64) -> Result {
+    if draw > 0 {
+        daemon.signal(Signal::SIGKILL).await?;
+    } else {
+        ensure_eq!(daemon.signal(Signal::SIGTERM).await?, Some(0), "exit code of a stop");
+    }
+    daemon.start_again().await
 }
 
 fn run(id: &str) -> Vec<&str> {
@@ -126,42 +132,61 @@ fn remove(id: &str) -> Vec<&str> {
     vec!["tasks", "rm", "--force", id]
 }
 
+/// Who was told that a container runs is right, whatever came after.
+async fn promises_are_kept(daemon: &Daemon<'_>, started: &BTreeMap<String, Output>) -> Result {
+    let listed = daemon.must(&["tasks", "ls"]).await?;
+    let running = listed.lines().filter(|line| line.ends_with("RUNNING"));
+    let running: BTreeSet<&str> =
+        running.filter_map(|line| line.split_whitespace().next()).collect();
+    let promised = started.iter().filter(|(_, output)| output.status.success());
+    for (id, _) in promised {
+        ensure!(running.contains(id.as_str()), "{id} is lost:\n{listed}");
+    }
+    Ok(())
+}
+
+/// Removes what is left of some containers; of most nothing is.
+async fn all_go(daemon: &Daemon<'_>, ids: &[String]) -> Result {
+    at_once(daemon.client(), ids, remove).await?;
+    let listed = daemon.must(&["tasks", "ls", "--quiet"]).await?;
+    ensure_eq!(listed.trim(), "", "tasks that stay");
+    at_once(daemon.client(), ids, |id| vec!["containers", "rm", id]).await?;
+    at_once(daemon.client(), ids, |id| vec!["snapshots", "rm", id]).await?;
+    let listed = daemon.must(&["containers", "ls", "--quiet"]).await?;
+    ensure_eq!(listed.trim(), "", "containers that stay");
+    Ok(())
+}
+
 #[test]
-fn daemons_killed_at_random_moments_of_a_load_lose_and_leave_nothing() -> Result {
+fn daemons_that_end_at_random_moments_of_a_load_lose_and_leave_nothing() -> Result {
     in_front_of("2", async |_, _, daemon| {
+        let mut random = Random::new();
         let ids = ids(daemon, 64);
         let (ctr, mine) = (daemon.client().clone(), ids.clone());
-        let started = async move { at_once(&ctr, &mine, run).await };
-        let (started, kills) = killed_meanwhile(daemon, started).await?;
-        ensure!(kills > 0, "the load was over before the first kill");
-
-        // Who was told that a container runs is right, whatever came after.
-        let listed = daemon.must(&["tasks", "ls"]).await?;
-        let running: Vec<&str> = listed
-            .lines()
-            .filter(|line| line.ends_with("RUNNING"))
-            .filter_map(|line| line.split_whitespace().next())
-            .collect();
-        let promised: Vec<&String> = started
-            .iter()
-            .filter(|(_, output)| output.status.success())
-            .map(|(id, _)| id)
-            .collect();
-        for id in &promised {
-            ensure!(running.contains(&id.as_str()), "{id} is lost, after {kills} kills:\n{listed}");
-        }
+        let load = async move { at_once(&ctr, &mine, run).await };
+        let end = async |draw| end_daemon(daemon, draw).await;
+        let (started, ends) = disturbed(load, &mut random, end).await?;
+        ensure!(ends > 0, "the load was over before the first end");
+        promises_are_kept(daemon, &started).await?;
 
         let (ctr, mine) = (daemon.client().clone(), ids.clone());
-        let removed = async move { at_once(&ctr, &mine, remove).await };
-        killed_meanwhile(daemon, removed).await?;
-        // What a kill has kept from being removed is removed now; of most there is nothing left.
-        at_once(daemon.client(), &ids, remove).await?;
-        let listed = daemon.must(&["tasks", "ls", "--quiet"]).await?;
-        ensure_eq!(listed.trim(), "", "tasks that stay");
-        at_once(daemon.client(), &ids, |id| vec!["containers", "rm", id]).await?;
-        at_once(daemon.client(), &ids, |id| vec!["snapshots", "rm", id]).await?;
-        let listed = daemon.must(&["containers", "ls", "--quiet"]).await?;
-        ensure_eq!(listed.trim(), "", "containers that stay");
-        Ok(())
+        let load = async move { at_once(&ctr, &mine, remove).await };
+        disturbed(load, &mut random, async |draw| end_daemon(daemon, draw).await).await?;
+        all_go(daemon, &ids).await
+    })
+}
+
+#[test]
+fn a_containerd_killed_at_random_moments_of_a_load_costs_no_container() -> Result {
+    in_front_of("2", async |_, containerd, daemon| {
+        let mut random = Random::new();
+        let ids = ids(daemon, 32);
+        let (ctr, mine) = (daemon.client().clone(), ids.clone());
+        let load = async move { at_once(&ctr, &mine, run).await };
+        let kill = async |_| containerd.restart(Signal::SIGKILL).await;
+        let (started, kills) = disturbed(load, &mut random, kill).await?;
+        ensure!(kills > 0, "the load was over before the first kill");
+        promises_are_kept(daemon, &started).await?;
+        all_go(daemon, &ids).await
     })
 }
