@@ -111,7 +111,7 @@ impl<'a> Node<'a> {
         let pids = children.iter().flat_map(|list| list.split_whitespace());
         let is_manager = |pid: &&str| {
             let name = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            name.contains("containerd-task-manager")
+            name.contains("\0attach\0")
         };
         let found = pids.into_iter().find(is_manager).and_then(|pid| pid.parse().ok());
         found

@@ -33,7 +33,7 @@ impl Pod {
             "metadata": { "name": name, "uid": format!("{token}-{name}"), "namespace": "default", "attempt": 1 },
             "hostname": name,
             "log_directory": logs,
-            "linux": { "cgroup_parent": format!("/{token}") },
+            "linux": { "cgroup_parent": format!("/{token}"), "security_context": own_processes() },
         });
         fs::write(&config, text.to_string())?;
         let file = config.display().to_string();
@@ -54,7 +54,7 @@ impl Pod {
             "image": { "image": IMAGE },
             "command": command,
             "log_path": log,
-            "linux": {},
+            "linux": { "security_context": own_processes() },
         });
         fs::write(&config, text.to_string())?;
         let files = [config.display().to_string(), self.config.display().to_string()];
@@ -183,6 +183,11 @@ impl Container {
         node.must(&["stop", "--timeout", "0", &self.id]).await?;
         node.must(&["rm", &self.id]).await.map(drop)
     }
+}
+
+/// What a kubelet asks for unless it is told otherwise: each container has its processes to itself.
+fn own_processes() -> Value {
+    json!({ "namespace_options": { "pid": 1 } })
 }
 
 async fn inspected(node: &Node<'_>, command: &str, id: &str) -> Result<Value> {
