@@ -194,6 +194,38 @@ async fn passed_through(fixture: &Fixture, daemon: &Daemon<'_>) -> Result {
     Ok(())
 }
 
+/// What a client is told of a runtime is true of the shim that the manager would start: not the one containerd finds.
+#[test]
+fn runtimes_are_described_as_the_manager_has_them() -> Result {
+    let series = "2";
+    let Some(bin) = paths::containerd(series) else {
+        return skip("no containerd 2 in this machine's mirror");
+    };
+    scenario(async |fixture| {
+        fixture.offer("containerd-shim-runc-v2", &bin.join("containerd-shim-runc-v2"))?;
+        let containerd = Containerd::start(fixture, series).await?;
+        let first = fixture.file("first");
+        std::fs::create_dir_all(&first)?;
+        std::os::unix::fs::symlink(paths::shim()?, first.join("containerd-shim-runc-v2"))?;
+        let path = format!("{}:{}", first.display(), fixture.path());
+        let environment = vec![("PATH".to_owned(), path)];
+        let manner = Manner { environment, ..Manner::default() };
+        let daemon = Daemon::start_as(fixture, &containerd, manner).await?;
+        let ask = ["plugins", "inspect-runtime"];
+        let (ours, theirs) = (daemon.must(&ask).await?, daemon.behind().must(&ask).await?);
+        ensure!(ours.contains("io.containerd.runc.v2") && ours.contains("Features"), "{ours}");
+        ensure!(ours != theirs, "both say {ours}");
+        let said = daemon.refused(&["plugins", "inspect-runtime", "--runtime", "io.no.such.v1"]);
+        let said = said.await?;
+        ensure!(said.contains("io.no.such.v1"), "{said}");
+        // Plugins in general are containerd's to tell of.
+        let list = ["plugins", "ls"];
+        ensure_eq!(daemon.must(&list).await?, daemon.behind().must(&list).await?, "plugins");
+        daemon.stop().await?;
+        containerd.stop().await
+    })
+}
+
 macro_rules! among {
     ($($body:ident: $name:ident, ctr $ctr:literal, containerd $containerd:literal, $shim:expr;)+) => {
         $(

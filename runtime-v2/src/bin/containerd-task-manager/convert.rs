@@ -1,7 +1,12 @@
 //! The one place where the two protobuf worlds meet: what the library and the shims speak
 //! (rust-protobuf), and what gRPC speaks here (prost). Nothing else names both.
 
-use runtime_proto::{any, events, options, protobuf::Message, task::Status, types};
+use runtime_proto::{
+    any, events, options,
+    protobuf::{self, Message},
+    task::Status,
+    types,
+};
 use runtime_v2::{Exit, ProcessInfo, ProcessState};
 
 use crate::api;
@@ -14,6 +19,14 @@ pub(crate) fn any_in(any: api::Any) -> types::Any {
 /// An `Any` on its way to a client.
 pub(crate) fn any_out(any: types::Any) -> api::Any {
     api::Any { type_url: any.type_url, value: any.value }
+}
+
+/// What is known of a runtime, on its way to a client.
+///
+/// # Errors
+/// When it is larger than a message can be.
+pub(crate) fn runtime_info_out(info: &types::RuntimeInfo) -> protobuf::Result<api::Any> {
+    any::pack(info).map(any_out)
 }
 
 fn time_in(at: api::Timestamp) -> types::Timestamp {

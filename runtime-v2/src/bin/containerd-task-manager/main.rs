@@ -7,7 +7,8 @@
 //! * `api`, `convert`: messages of gRPC, and the one place where they meet those of shims.
 //! * `grpc`, `containerd`: serving a call; calling the containerd behind.
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
-//! * `tasks`: the task service. `proxy`: everything else. `server`: connections, to either.
+//! * `tasks`: the task service. `introspection`: what is asked about runtimes. `proxy`: everything
+//!   else. `server`: connections, to any of them.
 //! * `serve`: all of it together.
 //! * `attach`: the same manager, called by a containerd that has this project's plugin.
 //! * `ls`: the shims of any state directory. `doctor`: what they have left behind. `procfs`,
@@ -21,6 +22,7 @@ mod convert;
 mod doctor;
 mod events;
 mod grpc;
+mod introspection;
 mod listen;
 mod logging;
 mod ls;

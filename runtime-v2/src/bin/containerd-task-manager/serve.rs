@@ -14,6 +14,7 @@ use crate::{
     config::Settings,
     containerd::Containerd,
     events::{self, Publisher},
+    introspection::Introspection,
     listen::Socket,
     metrics::{Endpoint, Metrics},
     notify::{READY, STOPPING, notify},
@@ -96,9 +97,11 @@ pub(crate) async fn serve(settings: &Settings, claims: Claims) -> Result<(), Ser
         });
     }
     let listener = socket.listener().map_err(io_error("listen"))?;
+    let introspection = Introspection::new(manager.clone(), containerd.clone());
     let tasks = Arc::new(Tasks::new(manager.clone(), containerd, metrics));
     let (stop, stopping) = watch::channel(false);
-    let serving = Server::new(tasks, address).serve(listener, stopping, settled(manager));
+    let server = Server::new(tasks, introspection, address);
+    let serving = server.serve(listener, stopping, settled(manager));
     tracing::info!(
         address = %settings.address.display(),
         containerd = %settings.containerd.display(),

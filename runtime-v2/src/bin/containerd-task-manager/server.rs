@@ -13,8 +13,10 @@ use tokio::{
 use tonic::body::Body;
 
 use crate::{
+    api::introspection::PLUGIN_INFO,
     containerd::Channel,
     grpc::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW},
+    introspection::Introspection,
     proxy,
     tasks::Tasks,
 };
@@ -33,13 +35,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     tasks: Arc<Tasks>,
+    introspection: Introspection,
     containerd: Arc<Path>,
 }
 
 impl Server {
     /// A server in front of the containerd at `containerd`.
-    pub(crate) fn new(tasks: Arc<Tasks>, containerd: Arc<Path>) -> Self {
-        Self { tasks, containerd }
+    pub(crate) fn new(
+        tasks: Arc<Tasks>,
+        introspection: Introspection,
+        containerd: Arc<Path>,
+    ) -> Self {
+        Self { tasks, introspection, containerd }
     }
 
     /// Serves until `stop` says so; then takes no more connections or calls, and ends when
@@ -78,11 +85,10 @@ impl Server {
     }
 
     async fn connection(self, stream: UnixStream, mut stop: watch::Receiver<bool>) {
-        let channel = Channel::new(self.containerd);
-        let tasks = self.tasks;
+        let channel = Channel::new(Arc::clone(&self.containerd));
         let service = service_fn(move |request| {
-            let (tasks, channel) = (Arc::clone(&tasks), channel.clone());
-            async move { Ok::<_, Infallible>(route(&tasks, &channel, request).await) }
+            let (server, channel) = (self.clone(), channel.clone());
+            async move { Ok::<_, Infallible>(server.route(&channel, request).await) }
         });
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
@@ -102,20 +108,20 @@ impl Server {
             tracing::debug!(%error, "connection of a client ended");
         }
     }
+
+    async fn route(&self, channel: &Channel, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path();
+        if let Some(method) = self.tasks.method(path) {
+            return self.tasks.serve(method, request.map(Body::new)).await;
+        }
+        if path == PLUGIN_INFO {
+            return self.introspection.serve(request.map(Body::new)).await;
+        }
+        proxy::pass(channel, request).await
+    }
 }
 
 /// Returns when it is time to stop. A sender that is gone says so too.
 async fn told(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-async fn route(
-    tasks: &Arc<Tasks>,
-    channel: &Channel,
-    request: Request<Incoming>,
-) -> Response<Body> {
-    match tasks.method(request.uri().path()) {
-        Some(method) => tasks.serve(method, request.map(Body::new)).await,
-        None => proxy::pass(channel, request).await,
-    }
 }

@@ -8,6 +8,7 @@
 pub(crate) mod containers;
 pub(crate) mod content;
 pub(crate) mod events;
+pub(crate) mod introspection;
 pub(crate) mod mounts;
 pub(crate) mod sandbox;
 pub(crate) mod tasks;

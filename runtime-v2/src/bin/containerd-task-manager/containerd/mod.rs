@@ -21,6 +21,7 @@ use crate::{
         Mount,
         containers::{self, Container, GetContainerRequest, GetContainerResponse},
         events::{self, Envelope, ForwardRequest, SubscribeRequest},
+        introspection::{self, PluginInfoRequest, PluginInfoResponse},
         mounts::{self, ActivateRequest, ActivationResponse, NameRequest},
         sandbox::{self, StoreGetRequest, StoreGetResponse},
     },
@@ -29,6 +30,9 @@ use crate::{
 
 /// Records come from a local database that may be busy with a large write.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A plugin may have to run a program to know.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Mounts may run `mkfs` or set up devices.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -167,6 +171,18 @@ impl Containerd {
             Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Ok(()),
             other => other,
         }
+    }
+
+    /// What is known of a plugin.
+    ///
+    /// # Errors
+    /// When there is none, or it is not known to this containerd's version how to ask.
+    pub(crate) async fn plugin_info(
+        &self,
+        scope: &Scope,
+        request: PluginInfoRequest,
+    ) -> Result<PluginInfoResponse, Status> {
+        self.unary(scope, introspection::PLUGIN_INFO, request, PLUGIN_TIMEOUT).await
     }
 
     /// Hands an event to containerd's subscribers.
