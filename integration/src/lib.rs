@@ -11,7 +11,8 @@
 //! 4. [`fixture`]: what one test has for itself. [`bundle`]: a container's directory in it.
 //! 5. [`scenario`]: the frame of every test. It makes a fixture, gives it to the test, and afterwards proves that the
 //!    machine is as it was. [`demo`], [`page`]: the same for a person to watch.
-//! 6. [`task`], [`fakerunc`]: a ttrpc client for both task services, and an OCI runtime that can be made to misbehave.
+//! 6. [`task`], [`fakerunc`], [`logger`]: a ttrpc client for both task services, an OCI runtime that can be made to
+//!    misbehave, and programs that read output.
 //! 7. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
 //! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
 //!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one. [`attach`]: the same, called as
@@ -32,6 +33,8 @@ pub mod cri;
 pub mod ctr;
 pub mod daemon;
 pub mod deadline;
+#[cfg(test)]
+mod defects;
 pub mod demo;
 pub mod event;
 pub mod failure;
@@ -43,6 +46,7 @@ pub mod hung_fs;
 pub mod hybrid;
 pub mod image;
 pub mod leak;
+pub mod logger;
 pub mod page;
 pub mod paths;
 pub mod rootfs;

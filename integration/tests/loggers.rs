@@ -1,81 +1,21 @@
 //! Logging binaries: a program of the client's choice that reads a process's output itself.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use integration::container::Container;
-use integration::failure::{Context, Failure, Result};
+use integration::failure::Result;
 use integration::fixture::Fixture;
 use integration::leak::{Kind, Snapshot, Usage};
+use integration::logger::{Logger, running};
 use integration::scenario::{scenario, skip};
 use integration::shim::{Launch, Shim, is_alive};
-use integration::spec::{self, Spec};
+use integration::spec::Spec;
 use integration::stdio::Stdio;
 use integration::{deadline, ensure, ensure_eq, paths};
 use sha2::{Digest, Sha256};
 
 const SLEEP: [&str; 2] = ["sleep", "1000"];
-
-/// A logger: a shell script that is given nothing but what the protocol gives it.
-struct Logger {
-    program: PathBuf,
-    dir: PathBuf,
-}
-
-impl Logger {
-    /// Writes a script. `$D` in it is the logger's directory, `$B` is busybox: there is no PATH.
-    fn script(fixture: &Fixture, name: &str, body: &str) -> Result<Self> {
-        let dir = fixture.file(&format!("log-{name}"));
-        fs::create_dir_all(&dir)?;
-        let program = dir.join("logger");
-        let busybox = paths::busybox()?;
-        let (busybox, place) = (busybox.display(), dir.display());
-        let text = format!("#!{busybox} sh\nB={busybox} D={place}\necho $$ >$D/pid\n{body}\n");
-        fs::write(&program, text)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-        Ok(Self { program, dir })
-    }
-
-    /// One that copies everything, says that it is ready, and ends when both streams do.
-    fn copying(fixture: &Fixture, name: &str) -> Result<Self> {
-        let body = "$B tr '\\0' '\\n' </proc/$$/environ >$D/env\n\
-            for one; do echo \"$one\"; done >$D/args\n\
-            $B cat <&3 >$D/out 5>&- &\n\
-            $B cat <&4 >$D/err 5>&- &\n\
-            echo >&5\n\
-            exec 3<&- 4<&- 5>&-\n\
-            wait";
-        Self::script(fixture, name, body)
-    }
-
-    fn uri(&self, scheme: &str, query: &str) -> String {
-        format!("{scheme}://{}{query}", self.program.display())
-    }
-
-    /// Streams that this logger reads.
-    fn stdio(&self, scheme: &str, query: &str) -> Stdio {
-        let uri = self.uri(scheme, query);
-        Stdio { stdout: uri.clone(), stderr: uri, ..Stdio::default() }
-    }
-
-    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
-        fs::read(self.dir.join(name)).context(format!("reading {name} of the logger"))
-    }
-
-    fn lines(&self, name: &str) -> Result<Vec<String>> {
-        let text = String::from_utf8_lossy(&self.bytes(name)?).into_owned();
-        Ok(text.lines().map(str::to_owned).collect())
-    }
-
-    /// Its process, once it has come to its first line.
-    async fn pid(&self) -> Result<u32> {
-        let file = self.dir.join("pid");
-        let read = || fs::read_to_string(&file).ok()?.trim().parse().ok();
-        deadline::until_some("the logger", deadline::HANG, read).await
-    }
-}
 
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -84,15 +24,6 @@ fn digest(bytes: &[u8]) -> String {
 /// What `yes LINE | head -c COUNT` prints.
 fn pattern(line: &str, count: usize) -> Vec<u8> {
     format!("{line}\n").bytes().cycle().take(count).collect()
-}
-
-/// Processes of the fixture that were started as this program.
-fn running(fixture: &Fixture, program: &Path) -> Vec<String> {
-    let program = program.display().to_string();
-    let now = Snapshot::take(&fixture.scope());
-    let is_it = |detail: &str| detail.contains(&program);
-    let found = now.items().filter(|item| item.kind == Kind::Process && is_it(&item.detail));
-    found.map(|item| item.detail.clone()).collect()
 }
 
 #[test]
@@ -272,6 +203,22 @@ fn logger_that_closes_without_a_word_is_ready_for_binary_and_not_for_binary_v2()
 }
 
 #[test]
+fn logger_that_is_never_ready_fails_create_in_time_and_is_killed() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims wait for ever");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let logger = Logger::script(fixture, "a", "while :; do $B usleep 20000; done")?;
+        let (shim, id, error) = attempt(fixture, "a", &logger.stdio("binary", "")).await?;
+        ensure!(error.contains(&logger.program.display().to_string()), "{error}");
+        ensure!(!is_alive(logger.pid().await?), "the logger is left");
+        shim.shutdown(&id).await?;
+        shim.gone().await
+    })
+}
+
+#[test]
 fn logger_that_cannot_be_run_or_dies_early_fails_create_and_leaves_nothing() -> Result {
     if paths::is_go_shim() {
         return skip("Go's shims before 2.3 do not know binary-v2");
@@ -299,76 +246,6 @@ fn logger_that_cannot_be_run_or_dies_early_fails_create_and_leaves_nothing() -> 
 }
 
 #[test]
-fn process_outlives_a_logger_that_dies() -> Result {
-    if paths::is_go_shim() {
-        return skip("Go's shims let the process die with its logger");
-    }
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        // It takes one line of each stream.
-        let body = "echo >&5; exec 5>&-; read line <&3; echo $line >$D/out; exit 1";
-        let logger = Logger::script(fixture, "a", body)?;
-        // More than the pipe holds, and a status that tells of a failed write.
-        let script =
-            "echo first; yes | head -c 1000000 || exit 9; yes | head -c 1000000 >&2 || exit 9";
-        let stdio = logger.stdio("binary", "");
-        let spec = Spec::shell(script);
-        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
-        let waited = container.shim.tasks.wait(container.id(), "").await?;
-        ensure_eq!(waited.exit_status, 0, "exit status");
-        ensure_eq!(logger.bytes("out")?, b"first\n", "stdout");
-        container.retire().await
-    })
-}
-
-#[test]
-fn logger_that_does_not_end_is_asked_and_then_killed() -> Result {
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let copy = "$B cat <&3 >$D/out & $B cat <&4 >$D/err & echo >&5; exec 3<&- 4<&- 5>&-\n";
-        let obeys = format!(
-            "trap 'echo asked >$D/asked; exit 0' TERM\n{copy}\
-            while :; do $B usleep 20000; done"
-        );
-        let ignores = format!("trap '' TERM\n{copy}while :; do $B usleep 20000; done");
-        for (name, body, longest) in [("obeys", obeys, 11), ("ignores", ignores, 30)] {
-            let logger = Logger::script(fixture, name, &body)?;
-            let (spec, stdio) = (Spec::shell("echo out; echo err >&2"), logger.stdio("binary", ""));
-            let container = Container::run_with(fixture, name, &spec, &stdio, None).await?;
-            let pid = logger.pid().await?;
-            container.shim.tasks.wait(container.id(), "").await?;
-            ensure!(is_alive(pid), "the logger ended by itself");
-            let start = Instant::now();
-            container.retire().await?;
-            let took = start.elapsed();
-            ensure!(took < Duration::from_secs(longest), "{name}: the delete took {took:?}");
-            ensure!(!is_alive(pid), "the logger that {name} is left");
-            ensure_eq!(logger.bytes("out")?, b"out\n", "stdout of {name}");
-            ensure_eq!(logger.bytes("err")?, b"err\n", "stderr of {name}");
-            let asked = logger.dir.join("asked").exists();
-            ensure_eq!(asked, name == "obeys", "SIGTERM for {name}");
-        }
-        Ok(())
-    })
-}
-
-#[test]
-fn logger_that_is_never_ready_fails_create_in_time_and_is_killed() -> Result {
-    if paths::is_go_shim() {
-        return skip("Go's shims wait for ever");
-    }
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let logger = Logger::script(fixture, "a", "while :; do $B usleep 20000; done")?;
-        let (shim, id, error) = attempt(fixture, "a", &logger.stdio("binary", "")).await?;
-        ensure!(error.contains(&logger.program.display().to_string()), "{error}");
-        ensure!(!is_alive(logger.pid().await?), "the logger is left");
-        shim.shutdown(&id).await?;
-        shim.gone().await
-    })
-}
-
-#[test]
 fn logger_reads_a_terminal_too() -> Result {
     if paths::is_go_shim() {
         return skip("Go's shims leave the logger of a terminal behind");
@@ -390,43 +267,6 @@ fn logger_reads_a_terminal_too() -> Result {
 }
 
 #[test]
-fn loggers_of_a_killed_container_with_living_execs_all_end() -> Result {
-    if paths::is_go_shim() {
-        return skip("Go's shims leave the loggers of execs behind");
-    }
-    const EXECS: usize = 4;
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let init = Logger::copying(fixture, "init")?;
-        let spec = Spec::new(&SLEEP);
-        let stdio = init.stdio("binary", "");
-        let container = Container::run_with(fixture, "a", &spec, &stdio, None).await?;
-        let (id, tasks) = (container.id(), &container.shim.tasks);
-        let mut loggers = vec![init];
-        for number in 0..EXECS {
-            let name = format!("e{number}");
-            let logger = Logger::copying(fixture, &name)?;
-            let process = spec::process(&["sh", "-c", "echo out; sleep 1000"]);
-            tasks.exec(id, &name, &process, &logger.stdio("binary", "")).await?;
-            tasks.start(id, &name).await?;
-            loggers.push(logger);
-        }
-        for logger in loggers.iter().skip(1) {
-            let said = || logger.bytes("out").is_ok_and(|out| out == b"out\n");
-            deadline::until("the exec's line", deadline::HANG, said).await?;
-        }
-        tasks.kill(id, "", 9).await?;
-        tasks.wait(id, "").await?;
-        // The execs are not deleted: they go with their container.
-        container.retire().await?;
-        for logger in &loggers {
-            ensure!(!is_alive(logger.pid().await?), "{} is left", logger.program.display());
-        }
-        Ok(())
-    })
-}
-
-#[test]
 fn standard_input_with_a_logger_is_no_reason_to_hang() -> Result {
     scenario(async |fixture| {
         let _sink = fixture.fake_containerd()?;
@@ -442,33 +282,5 @@ fn standard_input_with_a_logger_is_no_reason_to_hang() -> Result {
         let out = logger.bytes("out")?;
         ensure!(out.ends_with(b"done\n"), "{out:?}");
         Ok(())
-    })
-}
-
-#[test]
-fn hundred_loggers_one_after_another_leave_the_shim_as_it_was() -> Result {
-    if paths::is_go_shim() {
-        return skip("Go's shims do not wait until the logger has read");
-    }
-    const ROUNDS: usize = 100;
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
-        let (id, tasks) = (container.id(), &container.shim.tasks);
-        let logger = Logger::copying(fixture, "many")?;
-        let mut base = None;
-        for round in 0..ROUNDS {
-            let name = format!("e{round}");
-            container.exec_with(&name, &["echo", &name], &logger.stdio("binary", "")).await?;
-            tasks.wait(id, &name).await?;
-            tasks.delete(id, &name).await?;
-            ensure_eq!(logger.lines("out")?, [name], "stdout");
-            base = base.or(Some(Usage::of(container.shim.pid)?.fds.len()));
-        }
-        let now = Usage::of(container.shim.pid)?;
-        let base = base.ok_or_else(|| Failure::new("no round"))?;
-        ensure_eq!(now.fds.len(), base, "descriptors {:?}", now.fds);
-        ensure!(running(fixture, &logger.program).is_empty(), "loggers are left");
-        container.retire().await
     })
 }
