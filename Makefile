@@ -33,7 +33,7 @@ deps: ## bring in toolchain, containerd, runc and crun (Debian 12 or newer, as r
 	@integration/deps/deps
 
 .PHONY: peers
-peers: deps ## bring in the published Rust shim too, which benchmarks compare with (builds it, some minutes)
+peers: deps ## build shims too that benchmarks compare with: the published Rust one, and the newest Go one where Go is
 	@integration/deps/peers
 
 ##@ Build
@@ -131,9 +131,13 @@ demo-cri: deps build containerd ## watch pods run through the task manager in a 
 	$(CARGO) run --locked -q -p integration --bin demo-cri
 
 .PHONY: bench
-bench: peers build ## measure the shim beside Go's and beside the bare runtimes (quiet machine, root)
+bench: peers build ## measure shim and manager beside containerd's own and the bare runtimes (quiet machine, root, 25 minutes)
 	$(CARGO) run --release --locked -q -p integration --bin bench -- full
 
 .PHONY: bench-quick
 bench-quick: peers build ## the same with fewer rounds, in five minutes
 	$(CARGO) run --release --locked -q -p integration --bin bench -- quick
+
+.PHONY: bench-docs
+bench-docs: ## put the last benchmark's tables and picture into README.md and docs/performance.md
+	$(CARGO) run --release --locked -q -p integration --bin bench -- docs

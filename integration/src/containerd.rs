@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::process::Command;
@@ -177,6 +178,19 @@ impl<'a> Containerd<'a> {
     pub async fn start_again(&mut self) -> Result {
         self.service.start_again()?;
         self.ready().await
+    }
+
+    /// The same for those who measure: it serves when this probe says so, which is asked every time after a while.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_again_until(
+        &mut self,
+        look: Duration,
+        serves: impl AsyncFnMut() -> bool,
+    ) -> Result {
+        self.service.start_again()?;
+        self.service.until_seen(look, serves).await
     }
 
     /// The end of the daemon's log.

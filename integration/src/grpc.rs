@@ -42,10 +42,24 @@ impl Grpc {
     /// # Errors
     /// When nobody speaks HTTP/2 there.
     pub async fn connect(socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket).await?;
         // It takes a thousand small answers at once.
-        let (sender, connection) =
-            h2::client::Builder::new().data_frame_budget(16 << 20).handshake(stream).await?;
+        Self::connect_as(socket, h2::client::Builder::new().data_frame_budget(16 << 20)).await
+    }
+
+    /// The same with more room for what comes, as clients come to have that are sent much.
+    ///
+    /// # Errors
+    /// When nobody speaks HTTP/2 there.
+    pub async fn connect_roomy(socket: &Path) -> Result<Self> {
+        const ROOM: u32 = 4 << 20;
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(ROOM).initial_connection_window_size(ROOM);
+        Self::connect_as(socket, &builder).await
+    }
+
+    async fn connect_as(socket: &Path, builder: &h2::client::Builder) -> Result<Self> {
+        let stream = UnixStream::connect(socket).await?;
+        let (sender, connection) = builder.handshake(stream).await?;
         // Ends with the socket; that it did is seen by the calls.
         let connection = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender, connection })
@@ -59,6 +73,35 @@ impl Grpc {
         self.call(path, &[(NAMESPACE, namespace)], prefixed(message)).await
     }
 
+    /// A unary call whose answers are counted, in bytes, and not kept; it has to succeed.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub async fn drained(&self, path: &str, namespace: &str, message: &[u8]) -> Result<usize> {
+        let request = request(path, &[(NAMESPACE, namespace)])?;
+        let mut sender = self.sender.clone().ready().await?;
+        let (response, stream) = sender.send_request(request, false)?;
+        let sending = tokio::spawn(send(stream, prefixed(message)));
+        let drained = async {
+            let (parts, mut body) = response.await.context(path.to_owned())?.into_parts();
+            let mut count = 0;
+            while let Some(part) = body.data().await {
+                let part = part?;
+                body.flow_control().release_capacity(part.len())?;
+                count += part.len();
+            }
+            let trailers = body.trailers().await?.unwrap_or(parts.headers);
+            let answer = answer(&trailers, Bytes::new())?;
+            if answer.code == Code::OK {
+                return Ok(count);
+            }
+            Err(Failure::new(format!("{path}: {:?}: {}", answer.code, answer.text)))
+        };
+        let drained = tokio::time::timeout(HANG, drained).await;
+        sending.abort();
+        drained.map_err(|_| Failure::new(format!("{path} is not answered")))?
+    }
+
     /// A call with these headers and this body, whatever they are.
     ///
     /// # Errors
@@ -69,14 +112,9 @@ impl Grpc {
     }
 
     async fn exchange(&self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Answer> {
-        let mut request = Request::post(format!("http://localhost{path}"))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
+        let request = request(path, headers)?;
         let mut sender = self.sender.clone().ready().await?;
-        let (response, stream) = sender.send_request(request.body(())?, false)?;
+        let (response, stream) = sender.send_request(request, false)?;
         let sending = tokio::spawn(send(stream, body));
         let outcome = async {
             let (parts, body) = response.await.context(path.to_owned())?.into_parts();
@@ -97,6 +135,16 @@ impl Drop for Grpc {
     fn drop(&mut self) {
         self.connection.abort();
     }
+}
+
+fn request(path: &str, headers: &[(&str, &str)]) -> Result<Request<()>> {
+    let mut request = Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    Ok(request.body(())?)
 }
 
 /// Sends a body as fast as the other side takes it.

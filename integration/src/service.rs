@@ -73,9 +73,21 @@ impl Service {
     ///
     /// # Errors
     /// When it ends instead, or does not come up.
-    pub async fn until(&mut self, mut serves: impl AsyncFnMut() -> bool) -> Result {
+    pub async fn until(&mut self, serves: impl AsyncFnMut() -> bool) -> Result {
         /// Between two tries: daemons take some tens or hundreds of milliseconds.
         const LOOK: Duration = Duration::from_millis(20);
+        self.until_seen(LOOK, serves).await
+    }
+
+    /// The same with a time of one's own between two probes.
+    ///
+    /// # Errors
+    /// As [`Self::until`].
+    pub async fn until_seen(
+        &mut self,
+        look: Duration,
+        mut serves: impl AsyncFnMut() -> bool,
+    ) -> Result {
         let name = self.program.name;
         let looks = async {
             loop {
@@ -85,7 +97,7 @@ impl Service {
                 if serves().await {
                     return Ok(());
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(look).await;
             }
         };
         let limited = tokio::time::timeout(HANG, looks).await;

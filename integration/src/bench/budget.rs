@@ -1,15 +1,16 @@
 //! What was promised, and whether it is kept. The limits that count are ratios within one run: they hold on any machine.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::calls::bare_name;
 use super::contender::{GO, OURS, PUBLISHED, Runtime};
 use super::figure::{Case, Figure};
 use super::ground::Bench;
+use super::node::{MANAGER, STOCK};
 use super::start::TRUE;
 
 /// One promise.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Budget {
     /// What is limited.
     pub name: String,
@@ -43,6 +44,7 @@ pub fn check(bench: &Bench, cases: &[Case]) -> Vec<Budget> {
         all.ratio("proportional memory, of Go's newest", &idle("pss"), newest, 0.13),
         all.ratio("proportional memory, of rust-extensions", &idle("pss"), PUBLISHED, 0.35),
         all.most("idle shim: context switches", "idle.switches", 0.0),
+        all.most("idle shim: processor time, ms", "idle.cpu", 0.0),
     ];
     for runtime in &bench.runtimes {
         budgets.extend(added(&all, runtime));
@@ -50,11 +52,33 @@ pub fn check(bench: &Bench, cases: &[Case]) -> Vec<Budget> {
     budgets.extend([
         all.inverse("output by a fifo: rate of Go's newest, of ours", "fifo.rate", newest, 1.0),
         all.ratio("output by a fifo: processor time, of Go's newest", "fifo.cpu", newest, 0.3),
-        all.most("after work: more descriptors", "rest.fds", 0.0),
-        all.most("after work: more threads", "rest.threads", 0.0),
-        all.most("after work: more resident memory, kB", "rest.rss", REST),
+        all.most("shim after work: more descriptors", "rest.fds", 0.0),
+        all.most("shim after work: more threads", "rest.threads", 0.0),
+        all.most("shim after work: more resident memory, kB", "rest.rss", REST),
     ]);
+    budgets.extend(of_the_manager(bench, &all));
     budgets.into_iter().flatten().collect()
+}
+
+/// Of as many shims as there were, the time that a thousand may take in proportion.
+fn of_the_manager(bench: &Bench, all: &All<'_>) -> Vec<Option<Budget>> {
+    let count = bench.effort.managed;
+    let shims = format!("manager: {count} live shims found again");
+    let limit = 1.5 * count as f64 / 1000.0;
+    let stock = all.names("reload").find(|name| name.starts_with(STOCK)).unwrap_or_default();
+    vec![
+        all.median_of(MANAGER, &format!("{shims}, s"), "reload", limit),
+        all.ratio(&format!("{shims}, of stock containerd"), "reload", &stock, 0.3),
+        all.median_of(MANAGER, "manager: create, ms above direct calls", "create.added", 2.0),
+        all.most_of(MANAGER, "manager after work: more descriptors", "manager.rest.fds", 0.0),
+        all.most_of(MANAGER, "manager after work: more threads", "manager.rest.threads", 0.0),
+        all.most_of(
+            MANAGER,
+            "manager after work: more resident memory, kB",
+            "manager.rest.rss",
+            REST,
+        ),
+    ]
 }
 
 /// What an allocator keeps in pages that are not all free, in kB: it does not grow with the work.
@@ -81,12 +105,26 @@ impl All<'_> {
         self.cases.iter().find(|case| case.id == id)?.of(who)
     }
 
+    /// Who was in a case.
+    fn names(&self, id: &str) -> impl Iterator<Item = String> {
+        let case = self.cases.iter().find(|case| case.id == id);
+        case.into_iter().flat_map(|case| &case.figures).map(|figure| figure.who.clone())
+    }
+
     fn median(&self, name: &str, id: &str, limit: f64) -> Option<Budget> {
-        Some(Budget::new(name, self.of(id, OURS)?.median, limit))
+        self.median_of(OURS, name, id, limit)
+    }
+
+    fn median_of(&self, who: &str, name: &str, id: &str, limit: f64) -> Option<Budget> {
+        Some(Budget::new(name, self.of(id, who)?.median, limit))
     }
 
     fn most(&self, name: &str, id: &str, limit: f64) -> Option<Budget> {
-        let samples = &self.of(id, OURS)?.samples;
+        self.most_of(OURS, name, id, limit)
+    }
+
+    fn most_of(&self, who: &str, name: &str, id: &str, limit: f64) -> Option<Budget> {
+        let samples = &self.of(id, who)?.samples;
         Some(Budget::new(name, samples.iter().copied().fold(f64::MIN, f64::max), limit))
     }
 

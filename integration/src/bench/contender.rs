@@ -28,7 +28,7 @@ pub const GO: &str = "Go ";
 /// The shim of the rust-extensions project.
 pub const PUBLISHED: &str = "rust-extensions";
 
-/// How each series of containerd starts its shim; the last one is also the manner in which ours is started.
+/// How each series of containerd starts its shim. Ours is started in the manner of the newest that is there.
 const SERIES: [(&str, Era); 3] = [("1.6", Era::V1_6), ("1.7", Era::V1_7), ("2", Era::V2_0)];
 
 /// All shims at hand, ours first, then containerd's from old to new.
@@ -36,22 +36,21 @@ const SERIES: [(&str, Era); 3] = [("1.6", Era::V1_6), ("1.7", Era::V1_7), ("2", 
 /// # Errors
 /// When ours is not built.
 pub fn shims() -> Result<Vec<Contender>> {
-    let ours = paths::shim()?;
-    let mut found = vec![Contender {
-        name: OURS.to_owned(),
-        version: version(&ours)?,
-        binary: ours,
-        era: Era::V2_0,
-    }];
-    for (series, era) in SERIES {
-        let Some(dir) = paths::containerd(series) else { continue };
-        let binary = dir.join("containerd-shim-runc-v2");
+    let mut found = Vec::new();
+    let series = SERIES.map(|(series, era)| (paths::containerd(series), era));
+    for (dir, era) in series.into_iter().chain([(Some(paths::deps().join("go-2.4")), Era::V2_3)]) {
+        let Some(binary) = dir.map(|dir| dir.join("containerd-shim-runc-v2")) else { continue };
         if binary.exists() {
             let version = version(&binary)?;
-            let short = version.split(['~', '+', '-']).next().unwrap_or(series);
-            found.push(Contender { name: format!("{GO}{short}"), version, binary, era });
+            let short = version.trim_start_matches('v').split(['~', '+', '-']).next();
+            let name = format!("{GO}{}", short.unwrap_or_default());
+            found.push(Contender { name, version, binary, era });
         }
     }
+    let ours = paths::shim()?;
+    let era = found.last().map_or(Era::V2_0, |newest| newest.era);
+    let (name, version) = (OURS.to_owned(), version(&ours)?);
+    found.insert(0, Contender { name, version, binary: ours, era });
     let is_shim = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
     };

@@ -31,8 +31,16 @@ pub struct Effort {
     pub calls_under_load: usize,
     /// Turns of the two before.
     pub rates: usize,
-    /// Containers, and execs, after which a shim has to come to rest.
+    /// Containers, and execs, after which a shim, and the manager, have to come to rest.
     pub work: (usize, usize),
+    /// Live shims that the manager finds again.
+    pub managed: usize,
+    /// Turns of that.
+    pub reloads: usize,
+    /// Calls that pass through the daemon in one turn.
+    pub passing: usize,
+    /// MiB that pass through it in one turn.
+    pub streamed: usize,
 }
 
 /// Within five minutes.
@@ -51,6 +59,10 @@ pub const QUICK: Effort = Effort {
     calls_under_load: 500,
     rates: 3,
     work: (20, 100),
+    managed: 200,
+    reloads: 5,
+    passing: 500,
+    streamed: 64,
 };
 
 /// What the numbers in the documentation are made with.
@@ -69,6 +81,10 @@ pub const FULL: Effort = Effort {
     calls_under_load: 2000,
     rates: 9,
     work: (1000, 5000),
+    managed: 1000,
+    reloads: 9,
+    passing: 2000,
+    streamed: 256,
 };
 
 /// Says nothing about speed: does every case run?
@@ -87,6 +103,10 @@ pub const SMOKE: Effort = Effort {
     calls_under_load: 20,
     rates: 1,
     work: (2, 4),
+    managed: 4,
+    reloads: 1,
+    passing: 20,
+    streamed: 4,
 };
 
 /// The effort of a name.

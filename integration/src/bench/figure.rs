@@ -1,6 +1,6 @@
 //! Numbers, and what is said of them: the median, how far they spread, and how they compare within the same turn.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The middle of some numbers; 0 of none.
 #[must_use]
@@ -27,7 +27,7 @@ fn floor(place: f64, last: usize) -> usize {
 }
 
 /// What one contender had in one case.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
     /// The contender.
     pub who: String,
@@ -46,14 +46,14 @@ pub struct Figure {
 }
 
 /// One thing that was measured of several contenders.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Case {
     /// A short name that stays the same, for programs.
     pub id: String,
     /// What was measured, for people.
     pub title: String,
     /// The unit of all numbers.
-    pub unit: &'static str,
+    pub unit: String,
     /// Is more better?
     pub more_is_better: bool,
     /// One for each contender; the shim under test is the first after the floor.
@@ -66,7 +66,7 @@ impl Case {
     pub fn new(
         id: impl Into<String>,
         title: impl Into<String>,
-        unit: &'static str,
+        unit: &str,
         ours: &str,
         samples: Vec<(String, Vec<f64>)>,
     ) -> Self {
@@ -88,7 +88,7 @@ impl Case {
         Self {
             id: id.into(),
             title: title.into(),
-            unit,
+            unit: unit.to_owned(),
             more_is_better: false,
             figures: figures.collect(),
         }
@@ -116,7 +116,7 @@ impl Case {
             (figure.who.clone(), numbers.collect())
         };
         let others = self.figures.iter().filter(|figure| figure.who != floor);
-        let mut case = Self::new(id, title, self.unit, ours, others.map(above).collect());
+        let mut case = Self::new(id, title, &self.unit, ours, others.map(above).collect());
         // The share of a difference that may be nothing, or less, says nothing.
         case.figures.iter_mut().for_each(|figure| figure.ratio = None);
         Some(case)

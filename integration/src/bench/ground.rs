@@ -26,7 +26,7 @@ use crate::{hybrid, paths};
 const LONGEST: Duration = Duration::from_secs(30 * 60);
 
 /// How long what a case has ended may take to be gone. Go's shims of some series leave something behind every time.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// Told when the user wants it to end.
 #[derive(Debug, Clone)]
@@ -123,7 +123,8 @@ impl Bench {
         }
         self.progress.begin(name);
         let (value, left) = witnessed(LONGEST, SETTLE, async |fixture| {
-            let memory = Memory::at(&fixture.dir().join("state"), &fixture.bundles())?;
+            let memory = Memory::at(&fixture.dir().join("state"))?;
+            fs::create_dir_all(fixture.bundles())?;
             let done = tokio::select! {
                 done = case(fixture) => done,
                 () = self.stop.wanted() => Err(Failure::new("interrupted")),
@@ -162,18 +163,18 @@ impl Bench {
 /// A file system in memory for the bundles, which are below /run on a node. On a disk, making a file can take longer than
 /// all that a shim's start does, and nobody would see the difference that is to be measured.
 #[derive(Debug)]
-struct Memory(PathBuf);
+pub(super) struct Memory(PathBuf);
 
 impl Memory {
-    fn at(place: &Path, bundles: &Path) -> Result<Self> {
+    pub(super) fn at(place: &Path) -> Result<Self> {
         let data = Some("mode=0711");
+        fs::create_dir_all(place)?;
         mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), data).context("mounting")?;
-        fs::create_dir_all(bundles)?;
         Ok(Self(place.to_owned()))
     }
 
     /// What still has files open there is found as a leak.
-    fn end(self) {
+    pub(super) fn end(self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
     }
 }

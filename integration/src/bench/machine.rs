@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine, as far as it matters for the numbers.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// What the kernel says of the processor.
     pub processor: String,
@@ -16,7 +16,7 @@ pub struct Machine {
     /// The kernel.
     pub kernel: String,
     /// The versions of cgroups that are mounted.
-    pub cgroups: &'static str,
+    pub cgroups: String,
     /// How many processes wanted to run in the last minute, before anything was measured: with more than about one,
     /// absolute numbers say little.
     pub load: f64,
@@ -46,7 +46,7 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(0, Into::into),
             memory: kb.unwrap_or_default() / 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            cgroups,
+            cgroups: cgroups.to_owned(),
             load: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default(),
         }
     }

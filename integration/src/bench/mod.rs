@@ -1,14 +1,15 @@
-//! What this shim costs, beside what else could be run in its place: Go's shims of every containerd at hand, and the bare
-//! OCI runtimes and `/bin/true` as the floor.
+//! What this shim and this task manager cost, beside what else could be run in their place: Go's shims of every containerd
+//! at hand, containerd's own manager; and bare OCI runtimes, `/bin/true` and direct calls as the floor.
 //!
 //! All do the same work on the same machine in the same minutes, in turns, so that whatever disturbs the machine disturbs
 //! all of them. What is compared is therefore the ratio within one turn, and of these the median.
 //!
 //! * [`effort`]: how much is done. [`contender`]: who is compared. [`figure`]: numbers and what is said of them.
 //! * [`ground`]: what a case stands on; interruption and progress. `turns`: the order in which contenders act.
-//! * `start`, `memory`, `calls`, `bare`, `burst`, `stream`, `rate`, `latency`, `rest`: the cases.
+//! * `start`, `memory`, `calls`, `bare`, `burst`, `stream`, `rate`, `latency`, `rest`: the cases of the shim.
+//! * `node`, `records`: containerd with the task manager beside it. `manager`, `passing`: the cases of the latter.
 //! * [`budget`]: what was promised, and whether it is kept. [`machine`]: where it was measured.
-//! * [`report`], [`table`], [`picture`]: the result for programs, for a terminal, for a page.
+//! * [`report`], [`table`], [`picture`], [`markdown`]: the result for programs, for a terminal, for pages.
 
 mod bare;
 pub mod budget;
@@ -20,10 +21,15 @@ pub mod figure;
 pub mod ground;
 mod latency;
 pub mod machine;
+mod manager;
+pub mod markdown;
 mod memory;
+mod node;
+mod passing;
 pub mod picture;
 mod pidfd;
 mod rate;
+mod records;
 pub mod report;
 mod rest;
 mod sink;
@@ -74,6 +80,15 @@ pub fn run(effort: Effort, chosen: Vec<String>, stop: Stop) -> Result<Report> {
     cases.extend(bench.run("latency", async |fixture| latency::measure(bench, fixture).await)?);
     cases
         .extend(bench.run("rest after work", async |fixture| rest::measure(bench, fixture).await)?);
-    // The cases of the task manager belong here: create over direct calls, a list of 1000, reload of 1000 live shims.
+    if node::is_there() {
+        cases.extend(bench.run("create", async |fixture| manager::creates(bench, fixture).await)?);
+        let name = format!("reload of {} live shims", effort.managed);
+        cases.extend(bench.run(&name, async |fixture| manager::reload(bench, fixture).await)?);
+        let task = async |fixture: &_| rest::manager(bench, fixture).await;
+        cases.extend(bench.run("manager at rest after work", task)?);
+        cases.extend(
+            bench.run("pass-through", async |fixture| passing::measure(bench, fixture).await)?,
+        );
+    }
     Ok(Report::new(bench, cases))
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::contender::OURS;
 use super::figure::{Case, Figure};
+use super::node::MANAGER;
 use super::report::Report;
 use super::table::number;
 
@@ -16,7 +17,7 @@ const HEADING: usize = 34;
 const GAP: usize = 14;
 
 /// The cases that are drawn, if they were measured.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 9] = [
     "start.exit",
     "start.answer",
     "idle.50.pss",
@@ -25,6 +26,7 @@ const SHOWN: [&str; 8] = [
     "container.crun",
     "exec.crun",
     "fifo.cpu",
+    "reload",
 ];
 
 /// An SVG.
@@ -70,7 +72,7 @@ fn draw_case(body: &mut String, case: &Case, top: usize) -> usize {
 
 fn bar(figure: &Figure, most: f64, line: usize) -> String {
     let length = (figure.median.max(0.0) / most * LONGEST).max(1.0);
-    let class = if figure.who == OURS { "ours" } else { "other" };
+    let class = if figure.who == OURS || figure.who == MANAGER { "ours" } else { "other" };
     let value = match figure.ratio {
         Some(ratio) => format!("{} (x {ratio:.2})", number(figure.median)),
         None => number(figure.median),

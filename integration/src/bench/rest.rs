@@ -8,13 +8,16 @@ use super::calls::{Pod, one};
 use super::contender::{Contender, GO, OURS, Runtime};
 use super::figure::Case;
 use super::ground::Bench;
+use super::node::{self, MANAGER, Manager, Node};
+use super::records::Made;
 use super::sink::Sink;
 use super::start::{GROUP, forget};
 use crate::deadline::HANG;
 use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
 use crate::leak::Usage;
-use crate::spec::Spec;
+use crate::spec::{self, Spec};
+use crate::stdio::Stdio;
 
 /// Pieces of work under way at the same time.
 const AT_A_TIME: usize = 4;
@@ -24,6 +27,13 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// How often in a row a shim has to look the same to be at rest.
 const SAME: usize = 3;
+
+/// What is looked at.
+const METRICS: [(&str, &str, &str); 3] = [
+    ("rest.fds", "descriptors", ""),
+    ("rest.threads", "threads", ""),
+    ("rest.rss", "resident memory", "kB"),
+];
 
 /// Ours and the newest of containerd's: it takes long, and the older ones differ little.
 pub(super) async fn measure(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>> {
@@ -42,12 +52,7 @@ pub(super) async fn measure(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case
         let title = format!("held after {containers} containers and {execs} execs: more {what}");
         Case::new(id, title, unit, OURS, samples.collect())
     };
-    let metrics = [
-        ("rest.fds", "descriptors", ""),
-        ("rest.threads", "threads", ""),
-        ("rest.rss", "resident memory", "kB"),
-    ];
-    Ok(metrics.into_iter().enumerate().map(case).collect())
+    Ok(METRICS.into_iter().enumerate().map(case).collect())
 }
 
 async fn growth(
@@ -61,17 +66,89 @@ async fn growth(
     let (containers, execs) = bench.effort.work;
     // What is kept for the next time is there after the first times.
     work(bench, fixture, &pod, runtime, ("warm", containers.min(20), execs.min(50))).await?;
-    let before = at_rest(&pod).await?;
+    let before = at_rest(pod.shim.pid).await?;
     bench.progress.step(&contender.name);
     work(bench, fixture, &pod, runtime, ("work", containers, execs)).await?;
-    let after = at_rest(&pod).await?;
+    let after = at_rest(pod.shim.pid).await?;
     pod.end().await?;
-    let grown = |of: fn(&Usage) -> f64| of(&after) - of(&before);
-    Ok([
+    Ok(more(&before, &after))
+}
+
+fn more(before: &Usage, after: &Usage) -> [f64; 3] {
+    let grown = |of: fn(&Usage) -> f64| of(after) - of(before);
+    [
         grown(|usage| usage.fds.len() as f64),
         grown(|usage| usage.threads as f64),
         grown(|usage| usage.rss as f64),
-    ])
+    ]
+}
+
+/// The same of the task manager, with a shim for each container.
+pub(super) async fn manager(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>> {
+    let node = Node::start(fixture).await?;
+    let manager = Manager::start(fixture, &node.own_surroundings()).await?;
+    let spec = Spec::new(&["sleep", "1000000"]);
+    let id = node.containerd.id("pod");
+    let pod = Made::mounted(fixture, &id, &spec, node::runtime(bench)?)?;
+    manager.glue.run(&pod.request()).await?;
+    let (containers, execs) = bench.effort.work;
+    let warm = ("warm", containers.min(100), execs.min(200));
+    manager_work(bench, &node, &manager, &pod, warm).await?;
+    let before = at_rest(manager.pid()?).await?;
+    manager_work(bench, &node, &manager, &pod, ("work", containers, execs)).await?;
+    let after = at_rest(manager.pid()?).await?;
+    manager.glue.remove(&pod.id).await?;
+    manager.end().await?;
+    node.end().await?;
+    let metrics = METRICS.iter().zip(more(&before, &after));
+    let case = |((part, what, unit), number): (&(&str, &str, &'static str), f64)| {
+        let title = format!("held by the manager after {containers} containers and {execs} execs");
+        let samples = vec![(MANAGER.to_owned(), vec![number])];
+        Case::new(
+            format!("manager.{part}"),
+            format!("{title}: more {what}"),
+            unit,
+            MANAGER,
+            samples,
+        )
+    };
+    Ok(metrics.map(case).collect())
+}
+
+async fn manager_work(
+    bench: &Bench,
+    node: &Node<'_>,
+    manager: &Manager,
+    pod: &Made,
+    (name, containers, execs): (&str, usize, usize),
+) -> Result {
+    let next = AtomicUsize::new(0);
+    let (glue, runtime) = (&manager.glue, node::runtime(bench)?);
+    let lane = async |_| -> Result {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number % 100 == 99 {
+                bench.progress.step(&format!("{number} of {}", containers + execs));
+            }
+            let name = format!("{name}{number}");
+            if number < containers {
+                let id = node.containerd.id(&name);
+                let made = Made::mounted(node.fixture, &id, &Spec::new(&["true"]), runtime)?;
+                glue.run(&made.request()).await?;
+                glue.tasks.wait(&id, "").await?;
+                glue.delete(&id).await?;
+            } else if number < containers + execs {
+                let (tasks, process) = (&glue.tasks, spec::process(&["true"]));
+                tasks.exec(&pod.id, &name, &process, &Stdio::null()).await?;
+                tasks.start(&pod.id, &name).await?;
+                tasks.wait(&pod.id, &name).await?;
+                tasks.delete(&pod.id, &name).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    };
+    together((0..AT_A_TIME).map(lane).collect()).await
 }
 
 async fn work(
@@ -104,19 +181,19 @@ async fn work(
     together((0..AT_A_TIME).map(lane).collect()).await
 }
 
-/// What the shim holds once that no longer changes.
-async fn at_rest(pod: &Pod) -> Result<Usage> {
-    let mut last = Usage::of(pod.shim.pid)?;
+/// What a process holds once that no longer changes.
+async fn at_rest(pid: u32) -> Result<Usage> {
+    let mut last = Usage::of(pid)?;
     let mut alike = 0;
     let begin = Instant::now();
     while alike < SAME {
         tokio::time::sleep(LOOK).await;
-        let now = Usage::of(pod.shim.pid)?;
+        let now = Usage::of(pid)?;
         let same = (now.fds.len(), now.threads) == (last.fds.len(), last.threads);
         alike = if same { alike + 1 } else { 0 };
         last = now;
         if begin.elapsed() > HANG {
-            return Err(Failure::new(format!("the shim does not come to rest: {last:?}")));
+            return Err(Failure::new(format!("it does not come to rest: {last:?}")));
         }
     }
     Ok(last)

@@ -23,9 +23,14 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Listens.
+    /// Listens where the shims of this fixture publish.
     pub(super) fn new(fixture: &Fixture) -> Result<Self> {
-        let path = fixture.events_address();
+        Self::at(fixture.events_address())
+    }
+
+    /// Listens elsewhere, in the place of a containerd that has ended and left its socket there.
+    pub(super) fn at(path: PathBuf) -> Result<Self> {
+        let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).context(path.display())?;
         let (sender, count) = watch::channel(0);
         let mut serving = JoinSet::new();

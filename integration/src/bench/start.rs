@@ -1,7 +1,7 @@
 //! `start`: from spawning the binary to its exit, as the manager waits for it, and to the first answer of the shim.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +30,9 @@ pub(super) async fn alone(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>>
     let mut samples = alternate(bench, &names, bench.effort.starts, async |who, turn| {
         let bundle = fixture.bundle(&format!("{who}-{turn}"), &Spec::new(&["true"]))?;
         let Some(shim) = who.checked_sub(1).and_then(|index| bench.shims.get(index)) else {
-            let launch = Launch::new(fixture, &bundle).binary(PathBuf::from(TRUE));
+            let newest = bench.shims.first().map(|shim| shim.launch(fixture, &bundle));
+            let launch = newest.unwrap_or_else(|| Launch::new(fixture, &bundle));
+            let launch = launch.binary(PathBuf::from(TRUE));
             let ran = timed(&launch).await?;
             forget(&bundle)?;
             return Ok([ran.took.as_secs_f64() * 1e3, 0.0]);
@@ -99,6 +101,11 @@ pub(super) fn forget(bundle: &Bundle) -> Result {
     Ok(fs::remove_dir_all(&bundle.dir)?)
 }
 
+/// Runs `start`; what it answers.
+pub(super) async fn launched(launch: &Launch<'_>) -> Result<Started> {
+    Started::read(&timed(launch).await?.stdout)
+}
+
 struct Ran {
     stdout: Vec<u8>,
     took: Duration,
@@ -107,13 +114,20 @@ struct Ran {
 /// Runs `start` to the end of its output and to its exit. On a thread of its own, so that no event loop adds its share.
 async fn timed(launch: &Launch<'_>) -> Result<Ran> {
     let mut command = launch.command("start")?.into_std();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    tokio::task::spawn_blocking(move || run(command)).await?
+    let told = launch.stdin();
+    // Containerds that have nothing to tell give /dev/null.
+    let stdin = if told.is_empty() { Stdio::null() } else { Stdio::piped() };
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    tokio::task::spawn_blocking(move || run(command, &told)).await?
 }
 
-fn run(mut command: Command) -> Result<Ran> {
+fn run(mut command: Command, told: &[u8]) -> Result<Ran> {
     let begin = Instant::now();
     let mut child = command.spawn()?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // Some end without having read it.
+        let _ = pipe.write_all(told);
+    }
     let mut stdout = Vec::new();
     if let Some(pipe) = &mut child.stdout {
         pipe.read_to_end(&mut stdout)?;

@@ -40,7 +40,7 @@ pub fn write(report: &Report) -> String {
 }
 
 /// Neighbours with the same contenders share a heading.
-fn groups(cases: &[Case]) -> impl Iterator<Item = &[Case]> {
+pub(super) fn groups(cases: &[Case]) -> impl Iterator<Item = &[Case]> {
     cases.chunk_by(|one, next| {
         let names = |case: &Case| case.figures.iter().map(|it| it.who.clone()).collect::<Vec<_>>();
         names(one) == names(next)
@@ -64,7 +64,8 @@ fn write_group(text: &mut String, cases: &[Case]) {
     text.push('\n');
 }
 
-fn cell(figure: &Figure) -> String {
+/// The median, and what is said of it.
+pub(super) fn cell(figure: &Figure) -> String {
     let mut cell = number(figure.median);
     if figure.samples.len() > 1 {
         let _ = write!(cell, " ±{:.0}%", figure.spread * 50.0);
