@@ -39,7 +39,7 @@ pub(super) async fn creates(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case
     let runtime = runtime(bench)?;
     let names = [DIRECT, MANAGER, DAEMON, &node.stock].map(str::to_owned);
     let namespace = fixture.namespace();
-    let mut samples = alternate(bench, &names, bench.effort.calls, async |who, turn| {
+    let mut samples = alternate(bench, &names, 2 * bench.effort.calls, async |who, turn| {
         let spec = Spec::new(&["sleep", "1000000"]);
         let name = format!("{who}-{turn}");
         if who == 0 {
@@ -168,7 +168,10 @@ async fn populate(bench: &Bench, node: &Node<'_>, count: usize) -> Result<Vec<Ma
     }
     let manager = Manager::start(fixture, &node.surroundings(&[])).await?;
     bench.progress.step(&format!("making {count} shims"));
-    let run = async |made: &Made| -> Result { Ok(drop(manager.glue.run(&made.request()).await?)) };
+    let run = async |made: &Made| -> Result {
+        manager.glue.run(&made.request()).await?;
+        Ok(())
+    };
     in_lanes(&all, run).await?;
     manager.end().await?;
     Ok(all)
@@ -185,7 +188,10 @@ async fn clear(
     bench.progress.step(&format!("removing {} shims", all.len()));
     let _sink = Sink::at(surroundings.request.ttrpc_address.clone().into())?;
     let manager = Manager::start(node.fixture, surroundings).await?;
-    let remove = async |made: &Made| Ok(drop(manager.glue.remove(&made.id).await?));
+    let remove = async |made: &Made| -> Result {
+        manager.glue.remove(&made.id).await?;
+        Ok(())
+    };
     in_lanes(all, remove).await?;
     manager.end().await
 }
