@@ -1,7 +1,7 @@
 //! The result within the documentation: tables between markers, so that no number there is written by hand.
 //!
 //! A marker is a line `<!-- measured: NAME -->`; what is between it and the line `<!-- measured: end -->` is replaced by the
-//! table of that name: `machine`, `summary`, `cases` or `budgets`.
+//! table of that name, `machine`, `summary`, `cases` or `budgets`, or by the `picture`.
 
 use std::fmt::Write;
 
@@ -49,6 +49,7 @@ pub fn fill(page: &str, report: &Report) -> Result<String> {
 
 fn table(name: &str, report: &Report) -> Result<String> {
     Ok(match name {
+        "picture" => "\n![Bars of the cases that say most](performance.svg)\n\n".to_owned(),
         "machine" => machine(report),
         "summary" => summary(report),
         "cases" => cases(report),
