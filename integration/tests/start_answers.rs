@@ -40,6 +40,9 @@ fn answer_has_the_form_that_the_manager_understands() -> Result {
                 started.address.starts_with("unix:///run/containerd/s/"),
                 "{era:?}: {started:?}"
             );
+            // A node may go back to one that looks nowhere else, while the container runs.
+            let noted = bundle.file("address");
+            ensure_eq!(noted.as_ref(), Some(&started.address), "address file, {era:?}");
             for service in [V2, V3] {
                 shim.tasks.speaking(service).connect_task("x").await?;
             }

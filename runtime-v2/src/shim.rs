@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     bundle::Bundle,
-    client::TaskClient,
+    client::{First, TaskClient},
     error::{self, Result},
     id::Key,
     shim_log::ShimLog,
@@ -133,24 +133,30 @@ impl Shim {
         called.map_err(|error| error::call(format!("{method} of {}", self.key()), error))
     }
 
-    /// The first call; a downgrade it brings to light is written down before the answer is given,
-    /// so that the next start of any manager begins with the truth.
+    /// The first call, which may bring to light that the shim speaks an older API than announced.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
     pub(crate) async fn first_call<A: Message, R: Message>(
         &self,
         method: &'static str,
         request: &A,
         limit: Option<Duration>,
-    ) -> Result<R> {
+    ) -> Result<First<R>> {
         let called = self.client.first(method, request, limit).await;
-        let first =
-            called.map_err(|error| error::call(format!("{method} of {}", self.key()), error))?;
-        if first.downgraded {
-            let (namespace, id) = (&self.key().namespace, &self.key().id);
-            tracing::info!(%namespace, %id, version = self.version(), "shim speaks an older API than announced");
-            let location = self.location();
-            self.bundle.blocking(move |bundle| bundle.write_bootstrap(&location)).await?;
-        }
-        Ok(first.answer)
+        called.map_err(|error| error::call(format!("{method} of {}", self.key()), error))
+    }
+
+    /// Writes down what that call brought to light, so that the next start of any manager begins
+    /// with the truth.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) async fn note_downgrade(&self) -> Result<()> {
+        let (namespace, id) = (&self.key().namespace, &self.key().id);
+        tracing::info!(%namespace, %id, version = self.version(), "shim speaks an older API than announced");
+        let location = self.location();
+        self.bundle.blocking(move |bundle| bundle.write_bootstrap(&location)).await
     }
 
     /// Asks the process to end, closes the connection, and reads the last of the log.

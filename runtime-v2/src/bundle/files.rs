@@ -8,7 +8,10 @@ use std::{
 };
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use runtime_proto::{bootstrap::Bootstrap, errdefs::Code};
+use runtime_proto::{
+    bootstrap::{Bootstrap, MIN_VERSION, Protocol},
+    errdefs::Code,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Bundle;
@@ -74,12 +77,40 @@ impl Bundle {
         }
     }
 
-    /// Writes where the shim is, in the form that containerd reads too.
+    /// Writes where the shim is, in the form that containerd reads too; and in the older one, for
+    /// a shim that containerd 1.x could speak with.
     ///
     /// # Errors
     /// When it cannot be written; an older file is then still whole.
     pub(crate) fn write_bootstrap(&self, bootstrap: &Bootstrap) -> Result<()> {
-        write_atomic(&self.path().join(BOOTSTRAP), bootstrap.to_json().as_bytes(), 0o644)
+        write_atomic(&self.path().join(BOOTSTRAP), bootstrap.to_json().as_bytes(), 0o644)?;
+        if bootstrap.version == MIN_VERSION && bootstrap.protocol == Protocol::Ttrpc {
+            self.write_address(&bootstrap.address)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over from the sandbox's bundle that containerd 1.x could speak with its shim: nobody
+    /// writes an address there for one that speaks v3 alone.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_address_as(&self, sandbox: &str, bootstrap: &Bootstrap) -> Result<()> {
+        let theirs = self.path().with_file_name(sandbox).join(ADDRESS);
+        match read_small(&theirs) {
+            Ok(text) if is_text(&text, &bootstrap.address) => {
+                self.write_address(&bootstrap.address)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write_address(&self, address: &str) -> Result<()> {
+        let path = self.path().join(ADDRESS);
+        if read_small(&path).is_ok_and(|text| is_text(&text, address)) {
+            return Ok(());
+        }
+        write_atomic(&path, address.as_bytes(), 0o644)
     }
 
     /// Forgets where the shim is, once it is known to have ended. If the rest of the bundle
@@ -206,6 +237,11 @@ fn open_new(path: &Path, mode: u32) -> io::Result<File> {
     // Set again, since the umask had its say.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     Ok(file)
+}
+
+/// Whether a small file says this, by itself on a line or not.
+fn is_text(bytes: &[u8], text: &str) -> bool {
+    bytes.trim_ascii() == text.as_bytes()
 }
 
 /// Reads a small regular file; anything else by that name is an error, never a hang.

@@ -17,6 +17,7 @@ use super::{
     gone,
 };
 use crate::{
+    client::First,
     dead_shim,
     error::{Error, Result},
     shim::Shim,
@@ -85,10 +86,13 @@ impl Launched {
         request: &CreateTaskRequest,
         restoration: Option<&dyn Restoration>,
     ) -> Result<u32> {
-        // The pid is that of the answer: no further call is needed for it.
-        let created: CreateTaskResponse =
+        let created: First<CreateTaskResponse> =
             self.shim.first_call("Create", request, Some(CREATE_TIMEOUT)).await?;
-        let Some(restoration) = restoration else { return Ok(created.pid) };
+        if created.downgraded {
+            self.shim.note_downgrade().await?;
+        }
+        // The pid is that of the answer: no further call is needed for it.
+        let Some(restoration) = restoration else { return Ok(created.answer.pid) };
         let rootfs = self.shim.bundle().path().join("rootfs");
         timeout(RESTORE_TIMEOUT, restoration.complete(&rootfs)).await.unwrap_or_else(|_| {
             let text = format!("root file system not restored within {RESTORE_TIMEOUT:?}");

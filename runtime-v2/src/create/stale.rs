@@ -14,7 +14,7 @@ use runtime_proto::{
 
 use crate::{
     bundle::{Bundle, Located},
-    client::TaskClient,
+    client::{First, TaskClient},
     dead_shim,
     error::{Error, Result},
     id::Key,
@@ -90,7 +90,7 @@ async fn prove_forgotten(shim: &Shim) -> Result<()> {
     let mut request = ConnectRequest::new();
     request.id = shim.key().id.to_string();
     // Finds out the version; the answer itself proves nothing, some shims give it for any id.
-    let _: Result<ConnectResponse> =
+    let _: Result<First<ConnectResponse>> =
         shim.first_call("Connect", &request, Some(PROOF_TIMEOUT)).await;
     match state(shim, &ProcessId::Init, PROOF_TIMEOUT).await {
         Err(error) if error.kind() == Code::NotFound => Ok(()),

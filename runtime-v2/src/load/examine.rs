@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{
     bundle::{Bundle, EndNote, Located},
-    client::TaskClient,
+    client::{First, TaskClient},
     error::{self, Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
@@ -160,9 +160,16 @@ async fn connect(
     let shim = Shim::new(Parts { bundle, location, client, binary, origin, log, users });
     let mut request = ConnectRequest::new();
     request.id = key.id.to_string();
-    let answer: ConnectResponse = shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
+    let first: First<ConnectResponse> =
+        shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
+    if first.downgraded
+        && let Err(error) = shim.note_downgrade().await
+    {
+        // A full disk is no reason to lose a live container: the next load finds it out anew.
+        tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "downgrade not noted");
+    }
     let task = find_task(&shim).await?;
-    let task = task.map(|pid| if pid == 0 { answer.task_pid } else { pid });
+    let task = task.map(|pid| if pid == 0 { first.answer.task_pid } else { pid });
     let published = shim.bundle().blocking(|bundle| Ok(bundle.end())).await?;
     Ok(Answered { shim, task, published })
 }

@@ -94,6 +94,7 @@ impl ShimManager {
             .blocking(move |bundle| {
                 bundle.write_sandbox(&sandbox)?;
                 bundle.write_binary_path(&path)?;
+                bundle.write_address_as(&sandbox, &written)?;
                 bundle.write_bootstrap(&written)
             })
             .await?;

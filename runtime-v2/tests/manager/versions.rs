@@ -28,6 +28,9 @@ async fn a_create_finds_out_and_the_next_start_begins_with_the_truth() {
         assert_eq!(task.shim().version(), 2);
         assert_eq!(noted_version(&host, "c1"), 2);
         assert_eq!((host.count("v3 Create c1"), host.count("v2 Create c1")), (1, 1));
+        // containerd 1.x, which the node may go back to, reads no other file.
+        let noted = fs::read_to_string(host.bundle("c1").join("address")).unwrap();
+        assert_eq!(noted, task.shim().address());
         drop(task);
         let report = host.restart().await;
         assert_eq!(report.loaded, [key("c1")]);
@@ -93,6 +96,7 @@ async fn a_shim_of_both_is_spoken_to_as_it_was_announced() {
     let host = Fixture::new(&good());
     let task = host.run("c1").await;
     assert_eq!((task.shim().version(), noted_version(&host, "c1")), (3, 3));
+    assert!(!host.bundle("c1").join("address").exists(), "what 1.x could not speak with");
     assert!(!host.calls().iter().any(|call| call.starts_with("v2 ")));
     host.end("c1").await;
 }

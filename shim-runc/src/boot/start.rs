@@ -133,10 +133,12 @@ impl Request {
     /// Answers for the shim that serves the group already.
     fn join(&self, speaks: Speaks, socket: &Path) -> Result<ExitCode> {
         let address = address(socket);
+        if speaks.v2 {
+            self.write_address(&address)?;
+        }
         let answer = if self.modern {
             encoded(Bootstrap::ttrpc(if speaks.v3 { 3 } else { 2 }, address))?
         } else if speaks.v2 {
-            self.write_address(&address)?;
             address.into_bytes()
         } else {
             // Only JSON can say 3, and only a containerd that reads it has made such a shim.
@@ -192,9 +194,7 @@ impl Request {
     /// What must be done before the fork. This process puts itself where the shim is to be, which
     /// then begins there: once it serves, others may have joined it, and nothing must fail any more.
     fn prepare(&self, socket: &Path) -> Result<()> {
-        if !self.modern {
-            self.write_address(&address(socket))?;
-        }
+        self.write_address(&address(socket))?;
         if env::var_os(ENV_SCHED_CORE).is_some_and(|value| !value.is_empty()) {
             process::share_core().map_err(|error| Error::io("enable core scheduling", error))?;
         }
@@ -221,7 +221,8 @@ impl Request {
         super::print(&answer)
     }
 
-    /// Leaves the address in the bundle, where containerd 1.6 and 1.7 look for it.
+    /// Leaves the address in the bundle, where containerd 1.6 and 1.7 look for it: a node may come to have one of these again
+    /// while the container runs.
     fn write_address(&self, address: &str) -> Result<()> {
         let path = self.bundle.join("address");
         let temporary = self.bundle.join(".address");
@@ -239,9 +240,7 @@ impl Request {
     }
 
     fn remove_address(&self) {
-        if !self.modern {
-            let _ = fs::remove_file(self.bundle.join("address"));
-        }
+        let _ = fs::remove_file(self.bundle.join("address"));
     }
 }
 
