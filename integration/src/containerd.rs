@@ -20,6 +20,9 @@ use crate::service::{Program, Service};
 /// The series that are tested, oldest first.
 pub const SERIES: [&str; 3] = ["1.6", "1.7", "2"];
 
+/// The plugin that manages tasks, which also names its directories.
+pub const TASK_PLUGIN: &str = "io.containerd.runtime.v2.task";
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Containerd<'a> {
@@ -38,9 +41,23 @@ impl<'a> Containerd<'a> {
     pub async fn start(fixture: &'a Fixture, series: &str) -> Result<Self> {
         let bin = paths::containerd(series)
             .ok_or_else(|| Failure::new(format!("no containerd {series}: make deps")))?;
-        let dir = fixture.file(&format!("c{series}"));
+        // The one that is built here leaves its tasks to the manager.
+        let without: &[&str] = if series == paths::BUILT { &[TASK_PLUGIN] } else { &[] };
+        Self::start_at(fixture, bin, fixture.file(&format!("c{series}")), without).await
+    }
+
+    /// Starts the daemon of a directory of programs on directories of its own or an earlier one's, without some plugins.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_at(
+        fixture: &'a Fixture,
+        bin: PathBuf,
+        dir: PathBuf,
+        without: &[&str],
+    ) -> Result<Self> {
         fs::create_dir_all(&dir)?;
-        fs::write(dir.join("config.toml"), config(&dir, series == paths::BUILT))?;
+        fs::write(dir.join("config.toml"), config(&dir, without))?;
         // Bundles are the daemon's own business: it has removed all of them when nothing runs.
         let bundles = dir.join("state/io.containerd.runtime.v2.task").join(fixture.namespace());
         fixture.expect_empty(&bundles);
@@ -233,17 +250,17 @@ fn program(fixture: &Fixture, bin: &Path, dir: &Path) -> Program {
 }
 
 /// Version 2 of the format is read by all series. What is turned off needs the network, other services, or a host's
-/// directories; of the containerd that is built here, its tasks too.
-fn config(dir: &Path, without_tasks: bool) -> String {
+/// directories.
+fn config(dir: &Path, without: &[&str]) -> String {
     let dir = dir.display();
-    let tasks = if without_tasks { r#""io.containerd.runtime.v2.task", "# } else { "" };
+    let without: String = without.iter().map(|plugin| format!("\n  \"{plugin}\",")).collect();
     format!(
         r#"version = 2
 root = "{dir}/root"
 state = "{dir}/state"
 temp = "{dir}/temp"
-disabled_plugins = [
-  {tasks}"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
+disabled_plugins = [{without}
+  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
   "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",

@@ -192,6 +192,68 @@ fn loop_device_is_found() -> Result {
 }
 
 #[test]
+fn descriptors_of_a_watched_process_are_found() -> Result {
+    let scope = Scope { watched: vec![std::process::id()], ..Scope::of("no such token") };
+    // Other tests of this process open files too: theirs are not of these.
+    let fresh = |before: &Snapshot, what: &str| {
+        let items = Snapshot::take(&scope).since(before);
+        let of = |item: &&integration::leak::Item| {
+            item.kind == Kind::Descriptor && item.name.contains(what)
+        };
+        items.iter().filter(of).count()
+    };
+    let before = Snapshot::take(&scope);
+    let file = fs::File::open("/dev/full")?;
+    ensure!(fresh(&before, "/dev/full") == 1, "an open file is not found");
+    let second = file.try_clone()?;
+    ensure!(fresh(&before, "/dev/full") == 2, "a second one is not found");
+    drop((file, second));
+    ensure!(fresh(&before, "/dev/full") == 0, "closed ones are found");
+    let (planted, other) = std::os::unix::net::UnixStream::pair()?;
+    let many: Vec<_> = (0..50).map(|_| planted.try_clone()).collect::<std::io::Result<_>>()?;
+    ensure!(fresh(&before, "socket") >= many.len(), "sockets are not found");
+    drop((other, many));
+    Ok(())
+}
+
+#[test]
+fn leakcheck_tells_what_is_left_of_each_kind_by_its_exit_code() -> Result {
+    let run =
+        |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_leakcheck")).args(arguments).output();
+    let fixture = Fixture::new()?;
+    let held = sleeper().stdout(fs::File::create(fixture.file("held"))?).spawn()?;
+    let pid = held.id().to_string();
+    let before = run(&["snapshot", &pid])?;
+    ensure!(before.status.success(), "{before:?}");
+    let file = fixture.file("before.json");
+    fs::write(&file, &before.stdout)?;
+    let file = file.display().to_string();
+
+    // A fifo in a shared place, and a process that looks like a shim.
+    let fifos = std::path::Path::new("/run/containerd/fifo");
+    fs::create_dir_all(fifos)?;
+    let fifo = fifos.join(fixture.id("left"));
+    mkfifo(&fifo, Mode::S_IRWXU)?;
+    let mut planted = Command::new("tail");
+    planted.args(["-f", "/dev/null"]);
+    std::os::unix::process::CommandExt::arg0(&mut planted, "containerd-shim-left");
+    let planted = planted.spawn()?;
+    let found = run(&["diff", &file, &pid])?;
+    let said = String::from_utf8_lossy(&found.stdout).into_owned();
+    fs::remove_file(&fifo)?;
+    for child in [planted, held] {
+        end(&fixture, child)?;
+    }
+    fs::remove_dir_all(fixture.dir())?;
+    ensure!(found.status.code() == Some(1), "{said}");
+    let name = fifo.display().to_string();
+    ensure!(said.contains(&name) && said.contains("containerd-shim-left"), "{said}");
+    ensure!(run(&["diff", "/nonexistent"])?.status.code() == Some(2), "a missing file");
+    ensure!(run(&["snapshot", "x"])?.status.code() == Some(2), "no pid");
+    Ok(())
+}
+
+#[test]
 fn open_file_and_thread_of_a_process_are_counted() -> Result {
     let before = Usage::of(std::process::id())?;
     let files: Vec<fs::File> =

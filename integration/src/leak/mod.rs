@@ -9,6 +9,7 @@
 //! With [`Scope::machine`] everything of these kinds is seen, whoever it belongs to.
 
 mod cgroup;
+mod descriptor;
 mod file;
 mod mount;
 mod process;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub use descriptor::Descriptors;
 pub use process::MARKER;
 pub use sweep::sweep;
 pub use usage::Usage;
@@ -44,6 +46,8 @@ pub enum Kind {
     File,
     /// A loop device with a backing file.
     Loop,
+    /// An open descriptor of a process that is watched.
+    Descriptor,
 }
 
 /// One thing that exists.
@@ -72,6 +76,8 @@ pub struct Scope {
     pub places: Vec<PathBuf>,
     /// Sockets that the scope may have caused, whose names do not show it.
     pub sockets: Vec<PathBuf>,
+    /// Processes that stay, and are to hold no more afterwards than before.
+    pub watched: Vec<u32>,
 }
 
 /// Where containerd, its shims and the OCI runtimes leave things on every host, whatever their configuration.
@@ -87,14 +93,14 @@ impl Scope {
     /// The scope of one fixture.
     #[must_use]
     pub fn of(token: &str) -> Self {
-        Self { token: Some(token.to_owned()), places: Vec::new(), sockets: Vec::new() }
+        Self { token: Some(token.to_owned()), ..Self::default() }
     }
 
     /// Everything on this machine.
     #[must_use]
     pub fn machine() -> Self {
         let places = SHARED_PLACES.iter().map(PathBuf::from).collect();
-        Self { token: None, places, sockets: Vec::new() }
+        Self { places, ..Self::default() }
     }
 
     /// Does this text show that a thing belongs to the scope?
@@ -120,6 +126,7 @@ impl Snapshot {
         items.extend(mount::find_loops(scope));
         items.extend(cgroup::find(scope));
         items.extend(file::find(scope));
+        items.extend(descriptor::find(scope));
         Self { items }
     }
 

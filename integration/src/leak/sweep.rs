@@ -38,7 +38,7 @@ pub fn sweep(scope: &Scope) {
             Kind::File => {
                 let _ = fs::remove_file(&item.name).or_else(|_| fs::remove_dir_all(&item.name));
             }
-            Kind::Process | Kind::Mount | Kind::Cgroup | Kind::Loop => {}
+            Kind::Process | Kind::Mount | Kind::Cgroup | Kind::Loop | Kind::Descriptor => {}
         }
     }
     for place in SHARED_PLACES {
