@@ -100,6 +100,10 @@ test-unit: ## pure tests only: no root, no containers, no daemon
 test-integration: deps build ## the binaries against real containerd, runc and crun; T="lifecycle exec" for some themes
 	@scripts/test integration $(T)
 
+.PHONY: test-upgrade
+test-upgrade: deps build ## the upgrade story on real releases, step by step; docs/upgrade.md tells what each proves
+	@scripts/test integration upgrade
+
 .PHONY: test-cri
 test-cri: deps build ## the plugin and the containerd build with it, by crictl and critest (needs Go)
 	@scripts/test integration cri

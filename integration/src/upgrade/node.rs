@@ -1,0 +1,533 @@
+//! A node: directories that stay, and whoever plays containerd on them today.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::glue::Glue;
+use super::mishap::{Mishap, SmallDisk};
+use super::player::Player;
+use super::story::Story;
+use crate::containerd::{Containerd, TASK_PLUGIN};
+use crate::deadline::{self, HANG};
+use crate::failure::{Context, Failure, Result};
+use crate::fakerunc::FakeRunc;
+use crate::fixture::Fixture;
+use crate::leak::Descriptors;
+use crate::paths;
+use crate::shim::is_alive;
+use crate::task::{self, TaskClient, V2, V3};
+use crate::{ensure, ensure_eq};
+
+/// Pids from here on are those of a stand-in's tasks, which are no processes.
+const NO_PROCESS: u32 = 0x4000_0000;
+
+/// A container that is to be run.
+#[derive(Debug, Clone)]
+pub struct Container {
+    /// Its id.
+    pub id: String,
+    /// The sandbox that it belongs to: its own id, if it is the pause container of one.
+    pub sandbox: Option<String>,
+    /// Whether that sandbox is on containerd's records, as CRI's are, or only in an annotation.
+    pub on_record: bool,
+    /// Name or path of its runtime.
+    pub runtime: String,
+    /// What it runs.
+    pub command: Vec<String>,
+}
+
+/// The status of a task, in ctr's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Not started yet.
+    Created,
+    /// Running.
+    Running,
+    /// Frozen.
+    Paused,
+    /// Ended, not deleted.
+    Stopped,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", format!("{self:?}").to_uppercase())
+    }
+}
+
+/// What the node has been told to run, as it has to be found at any moment.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) container: Container,
+    pub(super) pid: u32,
+    pub(super) shim: u32,
+    pub(super) status: Status,
+    /// Live execs: id and pid.
+    pub(super) execs: Vec<(String, u32)>,
+}
+
+/// The player at work.
+#[derive(Debug)]
+pub(super) enum Playing<'a> {
+    Whole(Containerd<'a>),
+    Ours { behind: Containerd<'a>, glue: Option<Box<Glue<'a>>> },
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Node<'a> {
+    pub(super) fixture: &'a Fixture,
+    pub(super) story: &'a Story,
+    pub(super) dir: PathBuf,
+    pub(super) player: Player,
+    pub(super) playing: Option<Playing<'a>>,
+    pub(super) kept: BTreeMap<String, Kept>,
+    pub(super) mishap: Mishap,
+    pub(super) runc: FakeRunc,
+    pub(super) disk: Option<SmallDisk>,
+    pub(super) swaps: usize,
+    imported: bool,
+}
+
+impl<'a> Node<'a> {
+    /// A node that nothing runs on yet. `mishap` happens at every step from here on.
+    ///
+    /// # Errors
+    /// When its ground cannot be laid.
+    pub fn new(fixture: &'a Fixture, story: &'a Story, mishap: Mishap) -> Result<Self> {
+        let dir = fixture.file("n");
+        fs::create_dir_all(&dir)?;
+        let runc = offer_scripted_runc(fixture)?;
+        // The build finds the manager as it finds shims.
+        fixture.offer("containerd-task-manager", &paths::manager()?)?;
+        for half in ["state", "root"] {
+            fixture.expect_empty(&dir.join(half).join(TASK_PLUGIN).join(fixture.namespace()));
+        }
+        let disk = match mishap {
+            Mishap::FullDisk => Some(SmallDisk::mount(&dir.join("state"))?),
+            _ => None,
+        };
+        Ok(Self {
+            fixture,
+            story,
+            dir,
+            player: Player::Ours,
+            playing: None,
+            kept: BTreeMap::new(),
+            mishap,
+            runc,
+            disk,
+            swaps: 0,
+            imported: false,
+        })
+    }
+
+    /// Whose ground it stands on.
+    #[must_use]
+    pub fn fixture(&self) -> &'a Fixture {
+        self.fixture
+    }
+
+    /// Who plays.
+    #[must_use]
+    pub fn player(&self) -> Player {
+        self.player
+    }
+
+    /// Starts a player, which has to find everything that runs.
+    ///
+    /// # Errors
+    /// When it does not come up, or has lost something.
+    pub async fn boot(&mut self, player: Player) -> Result {
+        self.boot_unchecked(player).await?;
+        self.check().await.context(format!("after the start of {player}"))?;
+        if self.mishap == Mishap::FullDisk && self.glue().is_some() {
+            self.story.aside("all is found on a full disk; once more with space");
+            self.kill_manager().await?;
+            self.start_manager().await?;
+            self.check().await.context("with space again")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a player, whatever it makes of what runs.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn boot_unchecked(&mut self, player: Player) -> Result {
+        let missing = || Failure::new(player.missing().unwrap_or_default());
+        let programs = player.programs().ok_or_else(missing)?;
+        let dir = self.dir.clone();
+        self.player = player;
+        let without: &[&str] = if player == Player::Ours { &[TASK_PLUGIN] } else { &[] };
+        let containerd = Containerd::start_at(self.fixture, programs, dir, without).await?;
+        if !self.imported {
+            containerd.import_image().await?;
+            self.imported = true;
+        }
+        self.playing = Some(match player {
+            Player::Ours => {
+                let full = match self.mishap {
+                    Mishap::FullDisk => self.disk.as_ref().map(SmallDisk::fill).transpose()?,
+                    _ => None,
+                };
+                let glue = self.attach(&containerd).await?;
+                drop(full);
+                Playing::Ours { behind: containerd, glue: Some(Box::new(glue)) }
+            }
+            Player::Stock(_) | Player::Build => Playing::Whole(containerd),
+        });
+        Ok(())
+    }
+
+    /// Ends the player; containers run on.
+    ///
+    /// # Errors
+    /// When it does not end, or a container has.
+    pub async fn end(&mut self, signal: Signal) -> Result {
+        match self.playing.take() {
+            Some(Playing::Whole(mut containerd)) => containerd.end(signal).await?,
+            Some(Playing::Ours { mut behind, glue }) => {
+                match glue {
+                    Some(glue) if signal == Signal::SIGKILL => glue.kill().await?,
+                    Some(glue) => glue.stop().await?,
+                    None => {}
+                }
+                behind.end(signal).await?;
+            }
+            None => {}
+        }
+        let live = |kept: &&Kept| kept.status != Status::Stopped && kept.pid < NO_PROCESS;
+        for kept in self.kept.values().filter(live) {
+            ensure!(is_alive(kept.pid), "{} ends with {}", kept.container.id, self.player);
+        }
+        Ok(())
+    }
+
+    /// Another player, or the same again, takes over from the one that is ended in good order.
+    ///
+    /// # Errors
+    /// When something is lost on the way.
+    pub async fn switch(&mut self, player: Player) -> Result {
+        self.end(Signal::SIGTERM).await?;
+        self.boot(player).await
+    }
+
+    /// Kills the task manager alone, where it is a process of its own.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(super) async fn kill_manager(&mut self) -> Result {
+        match &mut self.playing {
+            Some(Playing::Ours { glue: place @ Some(_), .. }) => match place.take() {
+                Some(glue) => glue.kill().await,
+                None => Ok(()),
+            },
+            _ => Err(Failure::new(format!("{} has no manager apart", self.player))),
+        }
+    }
+
+    /// Starts another manager.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(super) async fn start_manager(&mut self) -> Result {
+        let started = self.attach(self.containerd()?).await?;
+        if let Some(Playing::Ours { glue, .. }) = &mut self.playing {
+            *glue = Some(Box::new(started));
+        }
+        Ok(())
+    }
+
+    /// Asks for everything that the node keeps: same status, same process, same shim, and live execs live.
+    ///
+    /// # Errors
+    /// When something is not as it should be.
+    pub async fn check(&self) -> Result {
+        for (id, kept) in &self.kept {
+            let expected = Some((kept.pid, kept.status));
+            // A shim that has just been found again may still be asked by containerd itself.
+            let found = self.status(id).await?;
+            ensure!(
+                found.map(|found| found.1) == Some(kept.status)
+                    && (kept.status == Status::Stopped || found == expected),
+                "{id} is {found:?} to {}, and not {expected:?}\n{}",
+                self.player,
+                self.log_tail()
+            );
+            ensure_eq!(self.shim_of(id).await?, kept.shim, "shim of {id}");
+            for (exec, pid) in &kept.execs {
+                ensure!(is_alive(*pid), "exec {exec} of {id} has ended");
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of what the node keeps.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        self.kept.keys().cloned().collect()
+    }
+
+    /// The bundle of a container.
+    #[must_use]
+    pub fn bundle(&self, id: &str) -> PathBuf {
+        self.dir.join("state").join(TASK_PLUGIN).join(self.fixture.namespace()).join(id)
+    }
+
+    /// The task API version in a bundle's `bootstrap.json`; none where there is no such file.
+    ///
+    /// # Errors
+    /// When the file cannot be understood.
+    pub fn version_on_disk(&self, id: &str) -> Result<Option<i64>> {
+        let Ok(text) = fs::read(self.bundle(id).join("bootstrap.json")) else { return Ok(None) };
+        let value: Value = serde_json::from_slice(&text).context("reading bootstrap.json")?;
+        Ok(value["version"].as_i64())
+    }
+
+    /// Writes another version there, as a release leaves it that has downgraded in memory alone.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn forge_version_on_disk(&self, id: &str, version: i64) -> Result {
+        let file = self.bundle(id).join("bootstrap.json");
+        let mut value: Value = serde_json::from_slice(&fs::read(&file)?)?;
+        value["version"] = version.into();
+        Ok(fs::write(&file, value.to_string())?)
+    }
+
+    /// The process of the shim at the address in a container's bundle.
+    ///
+    /// # Errors
+    /// When nobody answers there.
+    pub async fn shim_of(&self, id: &str) -> Result<u32> {
+        let tasks = self.shim_client(id).await?;
+        Ok(tasks.connect_task(id).await?.shim_pid)
+    }
+
+    /// A connection to a container's shim, past any manager, speaking what it understands.
+    ///
+    /// # Errors
+    /// When nobody answers there.
+    pub async fn shim_client(&self, id: &str) -> Result<TaskClient> {
+        let address = self.address_of(id)?;
+        let namespace = self.fixture.namespace();
+        let client = TaskClient::connect(&address, V2, namespace)
+            .await
+            .context(format!("shim of {id} at {address}"))?;
+        for service in [V2, V3] {
+            let speaking = client.speaking(service);
+            if speaking.connect_task(id).await.is_ok() {
+                return Ok(speaking);
+            }
+        }
+        Err(Failure::new(format!("the shim of {id} speaks neither v2 nor v3")))
+    }
+
+    fn address_of(&self, id: &str) -> Result<String> {
+        let bundle = self.bundle(id);
+        let noted = fs::read(bundle.join("bootstrap.json")).ok();
+        let value = noted.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        if let Some(address) = value.as_ref().and_then(|value| value["address"].as_str()) {
+            return Ok(address.to_owned());
+        }
+        let plain = fs::read_to_string(bundle.join("address"));
+        plain.context(format!("address of {id}")).map(|text| text.trim().to_owned())
+    }
+
+    /// Waits for the end of a process that was a shim's.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub async fn gone(&self, shim: u32) -> Result {
+        deadline::until(&format!("the end of shim {shim}"), HANG, || !is_alive(shim)).await
+    }
+
+    /// The process of a kept container's shim.
+    ///
+    /// # Errors
+    /// When there is no such container.
+    pub fn shim(&self, id: &str) -> Result<u32> {
+        Ok(self.kept(id)?.shim)
+    }
+
+    /// Whether a kept container has ended for good, whatever anybody says of it.
+    ///
+    /// # Errors
+    /// When there is no such container.
+    pub fn has_ended(&self, id: &str) -> Result<bool> {
+        Ok(!is_alive(self.kept(id)?.pid))
+    }
+
+    /// Stops counting on containers: they have been lost, on purpose or by a release's own doing.
+    pub fn give_up(&mut self, ids: &[String]) {
+        self.kept.retain(|id, _| !ids.contains(id));
+    }
+
+    /// A container whose task is gone by a release's own doing: its record goes too.
+    ///
+    /// # Errors
+    /// When the record cannot be removed.
+    pub async fn forget(&mut self, id: &str) -> Result {
+        self.containerd()?.must(&["containers", "rm", id]).await?;
+        self.give_up(&[id.to_owned()]);
+        Ok(())
+    }
+
+    /// Ends the last player, when nothing is kept any more.
+    ///
+    /// # Errors
+    /// When something is kept still, or the player holds what it should have let go, or does not end.
+    pub async fn close(mut self) -> Result {
+        ensure!(self.kept.is_empty(), "still kept: {:?}", self.kept.keys());
+        if self.glue().is_some() {
+            self.nothing_held().await?;
+        }
+        self.end(Signal::SIGTERM).await?;
+        if let Some(disk) = self.disk.take() {
+            let bundles = self.bundle("none").parent().map(Path::to_path_buf).unwrap_or_default();
+            let left: Vec<PathBuf> = paths::entries(&bundles).collect();
+            ensure!(left.is_empty(), "bundles stay: {left:?}");
+            disk.unmount()?;
+        }
+        Ok(())
+    }
+
+    /// A manager that has seen all come and go holds no more descriptors than one that has seen nothing.
+    async fn nothing_held(&mut self) -> Result {
+        let pid = |node: &Self| node.glue().and_then(Glue::pid).unwrap_or_default();
+        let mut used = Descriptors::of(pid(self));
+        self.kill_manager().await?;
+        self.start_manager().await?;
+        let fresh = Descriptors::of(pid(self));
+        used.remove(&fresh);
+        ensure!(used.is_empty(), "the manager holds more than a fresh one: {used}");
+        Ok(())
+    }
+
+    /// The end of the player's log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        match &self.playing {
+            Some(Playing::Whole(containerd)) => containerd.log_tail(),
+            Some(Playing::Ours { glue: Some(glue), .. }) => glue.log_tail(),
+            _ => String::new(),
+        }
+    }
+
+    pub(super) fn kept(&self, id: &str) -> Result<&Kept> {
+        self.kept.get(id).ok_or_else(|| Failure::new(format!("no {id} is kept")))
+    }
+
+    pub(super) fn kept_mut(&mut self, id: &str) -> Result<&mut Kept> {
+        self.kept.get_mut(id).ok_or_else(|| Failure::new(format!("no {id} is kept")))
+    }
+
+    /// Whoever keeps the records.
+    pub(super) fn containerd(&self) -> Result<&Containerd<'a>> {
+        match &self.playing {
+            Some(Playing::Whole(containerd)) => Ok(containerd),
+            Some(Playing::Ours { behind, .. }) => Ok(behind),
+            None => Err(Failure::new("nobody plays")),
+        }
+    }
+
+    /// The manager, if it plays.
+    pub(super) fn glue(&self) -> Option<&Glue<'a>> {
+        match &self.playing {
+            Some(Playing::Ours { glue, .. }) => glue.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What the plugin does when containerd starts.
+    async fn attach(&self, behind: &Containerd<'_>) -> Result<Glue<'a>> {
+        let pods = self.kept.values().filter(|kept| kept.container.on_record);
+        let sandboxes: BTreeSet<String> =
+            pods.filter_map(|kept| kept.container.sandbox.clone()).collect();
+        let sandboxes: Vec<String> = sandboxes.into_iter().collect();
+        Glue::attach(self.fixture, behind, &sandboxes).await
+    }
+
+    /// The status of a task and the pid of its init, as the player tells it; none if it knows of none.
+    ///
+    /// # Errors
+    /// When the player cannot be asked.
+    pub async fn status(&self, id: &str) -> Result<Option<(u32, Status)>> {
+        if let Some(glue) = self.glue() {
+            let state = match glue.tasks().state(id, "").await {
+                Ok(state) => state,
+                Err(error) if error.code() == Some(ttrpc::Code::NOT_FOUND) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            return Ok(Some((state.pid, status(state.status.enum_value_or_default()))));
+        }
+        let list = self.containerd()?.must(&["tasks", "ls"]).await?;
+        let line = list.lines().find(|line| line.split_whitespace().next() == Some(id));
+        let Some(line) = line else { return Ok(None) };
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let pid = fields.get(1).and_then(|pid| pid.parse().ok()).unwrap_or_default();
+        let all = [Status::Created, Status::Running, Status::Paused, Status::Stopped];
+        let word = fields.get(2).copied().unwrap_or_default();
+        let status = all.into_iter().find(|status| status.to_string() == word);
+        let status = status.ok_or_else(|| Failure::new(format!("{id} has status {word}")))?;
+        Ok(Some((pid, status)))
+    }
+
+    /// Waits until a task has a status.
+    ///
+    /// # Errors
+    /// When it does not come to have it.
+    pub async fn until_status(&self, id: &str, status: Status) -> Result {
+        let looks = async {
+            while self.status(id).await?.map(|task| task.1) != Some(status) {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            Ok(())
+        };
+        let limited = tokio::time::timeout(HANG, looks).await;
+        limited.map_err(|_| Failure::new(format!("{id} does not become {status}")))?
+    }
+
+    /// Waits until the player knows nothing of a task.
+    ///
+    /// # Errors
+    /// When it goes on knowing it.
+    pub async fn until_lost(&self, id: &str) -> Result {
+        let looks = async {
+            while self.status(id).await?.is_some() {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            Ok(())
+        };
+        let limited = tokio::time::timeout(HANG, looks).await;
+        limited.map_err(|_| Failure::new(format!("{id} does not go")))?
+    }
+}
+
+fn status(status: task::Status) -> Status {
+    match status {
+        task::Status::CREATED => Status::Created,
+        task::Status::PAUSED | task::Status::PAUSING => Status::Paused,
+        task::Status::STOPPED => Status::Stopped,
+        _ => Status::Running,
+    }
+}
+
+/// `runc` on the node's disk obeys a script; without rules it is runc.
+fn offer_scripted_runc(fixture: &Fixture) -> Result<FakeRunc> {
+    let runc = FakeRunc::install(fixture)?;
+    let wrapper: &Path = &fixture.file("runc.sh");
+    // A stand-in finds its script by the path it is called by.
+    fs::write(wrapper, format!("#!/bin/busybox sh\nexec {} \"$@\"\n", runc.path.display()))?;
+    fs::set_permissions(wrapper, Permissions::from_mode(0o755))?;
+    fixture.offer("runc", wrapper)?;
+    Ok(runc)
+}

@@ -1,0 +1,532 @@
+//! What one does with containers, whoever plays.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use runtime_proto::manager::Mount;
+use serde_json::{Value, json};
+
+use super::glue::Order;
+use super::mishap::Mishap;
+use super::node::{Container, Kept, Node, Status};
+use crate::deadline::{self, HANG};
+use crate::failure::{Context, Failure, Result};
+use crate::fakerunc::{Gate, Rule};
+use crate::image;
+use crate::stdio::Stdio;
+use crate::{ensure, ensure_eq};
+
+/// What a container runs until it is killed.
+const SLEEP: [&str; 2] = ["sleep", "1000"];
+
+impl Node<'_> {
+    /// A container on its own.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Container {
+        let id = self.fixture.id(name);
+        self.fixture.expect_socket(&self.dir.join("c.sock"), &id);
+        let command = SLEEP.map(str::to_owned).to_vec();
+        let runtime = "io.containerd.runc.v2".to_owned();
+        Container { id, sandbox: None, on_record: false, runtime, command }
+    }
+
+    /// A container of a pod, which is known by the id of its pause container.
+    #[must_use]
+    pub fn member(&self, pause: &Container, name: &str) -> Container {
+        Container { sandbox: Some(pause.id.clone()), on_record: true, ..self.container(name) }
+    }
+
+    /// The pause container of a pod.
+    #[must_use]
+    pub fn pause_container(&self, name: &str) -> Container {
+        let pause = self.container(name);
+        self.member(&pause, name)
+    }
+
+    /// Creates and starts a container; the node keeps it from here on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn run(&mut self, container: &Container) -> Result {
+        self.create(container).await?;
+        if self.kept(&container.id)?.status == Status::Created {
+            self.start(&container.id).await?;
+        }
+        self.after_step().await
+    }
+
+    /// Creates a container. Containerd's own client starts it as well.
+    async fn create(&mut self, container: &Container) -> Result {
+        match self.mishap {
+            Mishap::FullDisk if self.glue().is_some() => {
+                let full = self.disk.as_ref().map(|disk| disk.fill()).transpose()?;
+                let tried = self.create_once(container).await;
+                drop(full);
+                let said = match tried {
+                    Ok(()) => return Ok(()),
+                    Err(said) => said,
+                };
+                self.story.aside(format!("on a full disk {} is refused", container.id));
+                self.nothing_of(container).await.context(format!("after {said}"))?;
+            }
+            Mishap::KilledAtWork if self.glue().is_some() => self.create_cut_off(container).await?,
+            _ => {}
+        }
+        self.create_once(container).await
+    }
+
+    async fn create_once(&mut self, container: &Container) -> Result {
+        let id = &container.id;
+        let status = if self.glue().is_some() {
+            self.record(container).await?;
+            let created = self.order(container).await;
+            created.context(format!("creating {id}\n{}", self.log_tail()))?;
+            Status::Created
+        } else {
+            let mut words = vec!["run", "--detach", "--null-io"];
+            let flags = self.flags(container);
+            words.extend(flags.iter().map(String::as_str));
+            words.extend([image::NAME, id]);
+            words.extend(container.command.iter().map(String::as_str));
+            self.containerd()?.must(&words).await?;
+            Status::Running
+        };
+        self.keep(container, status).await
+    }
+
+    /// From here on the node answers for it.
+    async fn keep(&mut self, container: &Container, expected: Status) -> Result {
+        let id = &container.id;
+        let found = self.status(id).await?;
+        let (pid, status) = found.ok_or_else(|| Failure::new(format!("{id} is not there")))?;
+        ensure!(status == expected || status == Status::Stopped, "{id} is {status}");
+        let shim = self.shim_of(id).await?;
+        let container = container.clone();
+        let kept = Kept { container, pid, shim, status, execs: Vec::new() };
+        self.kept.insert(kept.container.id.clone(), kept);
+        Ok(())
+    }
+
+    /// Creates a container and does not start it.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub async fn create_only(&mut self, container: &Container) -> Result {
+        if self.glue().is_none() {
+            // Containerd's client always goes on to the start, so that one has to fail.
+            self.runc.obey(&[Rule::on("start").of(&container.id).fails("not yet")])?;
+            let mut words = vec!["run", "--detach", "--null-io"];
+            let flags = self.flags(container);
+            words.extend(flags.iter().map(String::as_str));
+            words.extend([image::NAME, &container.id, "sleep", "1000"]);
+            let output = self.containerd()?.output(&words).await?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(said.contains("not yet"), "{said}");
+            self.runc.obey(&[])?;
+            self.keep(container, Status::Created).await?;
+        } else {
+            self.create(container).await?;
+        }
+        self.after_step().await
+    }
+
+    /// Starts what has been created. Containerd's client cannot, so there the shim is told itself.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(&mut self, id: &str) -> Result {
+        let started = match self.glue() {
+            Some(glue) => glue.tasks().start(id, "").await,
+            None => self.shim_client(id).await?.start(id, "").await,
+        };
+        let pid = started.context(format!("starting {id}"))?;
+        let kept = self.kept_mut(id)?;
+        ensure_eq!(pid, kept.pid, "pid of {id}");
+        kept.status = Status::Running;
+        Ok(())
+    }
+
+    /// Freezes a container.
+    ///
+    /// # Errors
+    /// When it cannot be frozen.
+    pub async fn pause(&mut self, id: &str) -> Result {
+        match self.glue() {
+            Some(glue) => glue.tasks().pause(id).await?,
+            None => drop(self.containerd()?.must(&["tasks", "pause", id]).await?),
+        }
+        self.kept_mut(id)?.status = Status::Paused;
+        Ok(())
+    }
+
+    /// Thaws it.
+    ///
+    /// # Errors
+    /// When it cannot be thawed.
+    pub async fn resume(&mut self, id: &str) -> Result {
+        match self.glue() {
+            Some(glue) => glue.tasks().resume(id).await?,
+            None => drop(self.containerd()?.must(&["tasks", "resume", id]).await?),
+        }
+        self.kept_mut(id)?.status = Status::Running;
+        Ok(())
+    }
+
+    /// Waits for a container to end by itself.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn ended(&mut self, id: &str) -> Result {
+        self.until_status(id, Status::Stopped).await?;
+        self.kept_mut(id)?.status = Status::Stopped;
+        Ok(())
+    }
+
+    /// Runs a command in a container to its end, and looks at its exit code.
+    ///
+    /// # Errors
+    /// When it cannot be run, or ends otherwise.
+    pub async fn exec(&self, id: &str) -> Result {
+        const CODE: u32 = 9;
+        let script = format!("exit {CODE}");
+        let code = if let Some(glue) = self.glue() {
+            let process = process(&["sh", "-c", &script]);
+            glue.tasks().exec(id, "once", &process, &Stdio::null()).await?;
+            glue.tasks().start(id, "once").await?;
+            let end = glue.tasks().wait(id, "once").await?;
+            glue.tasks().delete(id, "once").await?;
+            Some(end.exit_status)
+        } else {
+            let words = ["tasks", "exec", "--exec-id", "once", id, "sh", "-c", &script];
+            let output = self.containerd()?.output(&words).await?;
+            output.status.code().and_then(|code| u32::try_from(code).ok())
+        };
+        ensure_eq!(code, Some(CODE), "exit code of an exec in {id}");
+        Ok(())
+    }
+
+    /// Starts a command in a container that runs on.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn exec_that_stays(&mut self, id: &str) -> Result {
+        let name = "stays".to_owned();
+        if let Some(glue) = self.glue() {
+            glue.tasks().exec(id, &name, &process(&SLEEP), &Stdio::null()).await?;
+            glue.tasks().start(id, &name).await?;
+        } else {
+            // Its output goes to a file: fifos would be left by a client that does not stay.
+            let log = format!("file://{}", self.fixture.file("exec.log").display());
+            let words =
+                ["tasks", "exec", "--detach", "--log-uri", &log, "--exec-id", &name, id, "sleep"];
+            self.containerd()?.must(&[&words[..], &["1000"]].concat()).await?;
+        }
+        let pid = self.shim_client(id).await?.state(id, &name).await?.pid;
+        self.kept_mut(id)?.execs.push((name, pid));
+        Ok(())
+    }
+
+    /// Ends the commands that stay, and has them forgotten.
+    ///
+    /// # Errors
+    /// When they cannot be ended.
+    pub async fn end_execs(&mut self, id: &str) -> Result {
+        for (exec, _) in std::mem::take(&mut self.kept_mut(id)?.execs) {
+            if let Some(glue) = self.glue() {
+                glue.tasks().kill(id, &exec, 9).await?;
+                ensure_eq!(glue.tasks().wait(id, &exec).await?.exit_status, 137, "end of {exec}");
+                glue.tasks().delete(id, &exec).await?;
+                continue;
+            }
+            let containerd = self.containerd()?;
+            containerd.must(&["tasks", "kill", "--exec-id", &exec, "-s", "9", id]).await?;
+            let shim = self.shim_client(id).await?;
+            ensure_eq!(shim.wait(id, &exec).await?.exit_status, 137, "end of {exec}");
+            // ctr tells the exit code by its own.
+            containerd.output(&["tasks", "rm", "--exec-id", &exec, id]).await?;
+        }
+        Ok(())
+    }
+
+    /// Kills a container, and deletes task and record.
+    ///
+    /// # Errors
+    /// When anything of it stays on record.
+    pub async fn remove(&mut self, id: &str) -> Result {
+        let kept = self.kept(id)?.clone();
+        if self.glue().is_some() {
+            self.remove_task(id, &kept).await?;
+        } else {
+            // ctr tells the status of the killed task by failing.
+            self.containerd()?.output(&["tasks", "rm", "--force", id]).await?;
+        }
+        ensure!(self.status(id).await?.is_none(), "task {id} stays\n{}", self.log_tail());
+        self.containerd()?.must(&["containers", "rm", id]).await?;
+        ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
+        self.kept.remove(id);
+        self.after_step().await
+    }
+
+    /// Kills containers, and deletes them all at the same time.
+    ///
+    /// # Errors
+    /// When anything of them stays on record.
+    pub async fn remove_at_once(&mut self, ids: &[String]) -> Result {
+        if let Some(glue) = self.glue() {
+            for id in ids {
+                glue.tasks().kill_with(id, "", 9, true).await.context(format!("killing {id}"))?;
+                glue.tasks().wait(id, "").await?;
+            }
+            glue.delete_at_once(ids).await.map_err(|failure| failure.context(self.log_tail()))?;
+        } else {
+            let words = |id| ["tasks", "rm", "--force", id];
+            let containerd = self.containerd()?;
+            let calls: Result<Vec<_>> =
+                ids.iter().map(|id| Ok(containerd.ctr(&words(id)).spawn()?)).collect();
+            for mut call in calls? {
+                call.wait().await?;
+            }
+        }
+        for id in ids {
+            ensure!(self.status(id).await?.is_none(), "task {id} stays\n{}", self.log_tail());
+            self.containerd()?.must(&["containers", "rm", id]).await?;
+            ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
+            self.kept.remove(id);
+        }
+        self.after_step().await
+    }
+
+    /// Kills the init process of a container, which stays until it is deleted.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn dies(&mut self, id: &str) -> Result {
+        kill(Pid::from_raw(self.kept(id)?.pid.try_into()?), Signal::SIGKILL)?;
+        self.ended(id).await
+    }
+
+    /// Kills the shim of some containers, which all have to be told of as lost, and to leave nothing.
+    ///
+    /// # Errors
+    /// When anything of them stays.
+    pub async fn lose_shim(&mut self, shim: u32) -> Result {
+        let lost: Vec<String> = self
+            .kept
+            .values()
+            .filter(|kept| kept.shim == shim)
+            .map(|kept| kept.container.id.clone())
+            .collect();
+        kill(Pid::from_raw(shim.try_into()?), Signal::SIGKILL)?;
+        if self.playing.is_some() {
+            self.are_lost(&lost).await?;
+        }
+        Ok(())
+    }
+
+    /// Containers whose shim is dead: they end, nobody knows of them any more, and nothing is left of them.
+    ///
+    /// # Errors
+    /// When anything of them stays.
+    pub async fn are_lost(&mut self, ids: &[String]) -> Result {
+        for id in ids {
+            self.until_lost(id).await?;
+            let ended = || self.has_ended(id).unwrap_or(true);
+            deadline::until(&format!("the end of {id}"), HANG, ended).await?;
+            let bundle = self.bundle(id);
+            deadline::until(&format!("the end of {id}'s bundle"), HANG, || !bundle.exists())
+                .await?;
+            self.containerd()?.must(&["containers", "rm", id]).await?;
+        }
+        self.give_up(ids);
+        Ok(())
+    }
+
+    async fn remove_task(&mut self, id: &str, kept: &Kept) -> Result {
+        if kept.status != Status::Stopped {
+            let tasks = self.tasks()?;
+            tasks.kill_with(id, "", 9, true).await.context(format!("killing {id}"))?;
+            if kept.status == Status::Paused {
+                // It dies when it is thawed; 1.7's shim and later thaw it themselves.
+                let _ = tasks.resume(id).await;
+            }
+            tasks.wait(id, "").await?;
+        }
+        match self.mishap {
+            Mishap::FullDisk => {
+                let full = self.disk.as_ref().map(|disk| disk.fill()).transpose()?;
+                let tried = self.delete_once(id).await;
+                drop(full);
+                if let Err(said) = tried {
+                    self.story.aside(format!("on a full disk the deletion fails: {said}"));
+                    self.delete_once(id).await?;
+                }
+                Ok(())
+            }
+            Mishap::KilledAtWork => self.delete_cut_off(id).await,
+            _ => self.delete_once(id).await,
+        }
+    }
+
+    async fn delete_once(&self, id: &str) -> Result {
+        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
+        let deleted = glue.delete(id).await.context(format!("deleting {id}"));
+        deleted.map(drop).map_err(|failure| failure.context(self.log_tail()))
+    }
+
+    /// The manager is killed while the OCI runtime creates the container; what the next one makes of it is undone or
+    /// whole.
+    async fn create_cut_off(&mut self, container: &Container) -> Result {
+        let id = &container.id;
+        let gate = Gate::new(self.fixture, &format!("create-{id}"));
+        let rule = Rule { gate: Some(gate.path.clone()), ..Rule::on("create").of(id) };
+        self.runc.obey(&[rule])?;
+        self.record(container).await?;
+        let cut = async {
+            let created = async {
+                self.order(container).await?;
+                Err(Failure::new("the creation ends in spite of all"))
+            };
+            tokio::select! { reached = gate.reached() => reached, created = created => created }
+        };
+        cut.await.context("a creation to be cut off")?;
+        self.story.aside(format!("kill -9 of the manager while it creates {id}"));
+        let reopened = self.kill_manager_with(|| gate.open()).await;
+        self.runc.obey(&[])?;
+        reopened?;
+        self.check().await?;
+        if let Some((_, status)) = self.status(id).await? {
+            self.keep(container, status).await?;
+            let kept = self.kept(id)?.clone();
+            let was = std::mem::replace(&mut self.mishap, Mishap::None);
+            let removed = self.remove_task(id, &kept).await;
+            self.mishap = was;
+            self.kept.remove(id);
+            removed?;
+        }
+        self.nothing_of(container).await
+    }
+
+    /// The manager is killed while the OCI runtime deletes the container; the next one ends the deletion.
+    async fn delete_cut_off(&mut self, id: &str) -> Result {
+        let gate = Gate::new(self.fixture, &format!("delete-{id}"));
+        let rule = Rule { gate: Some(gate.path.clone()), ..Rule::on("delete").of(id) };
+        self.runc.obey(&[rule])?;
+        let cut = async {
+            tokio::select! {
+                reached = gate.reached() => reached,
+                deleted = self.delete_once(id) =>
+                    deleted.and(Err(Failure::new("the deletion ends in spite of all"))),
+            }
+        };
+        cut.await.context("a deletion to be cut off")?;
+        self.story.aside(format!("kill -9 of the manager while it deletes {id}"));
+        let kept = self.kept.remove(id);
+        let reopened = self.kill_manager_with(|| gate.open()).await;
+        self.runc.obey(&[])?;
+        reopened?;
+        self.check().await?;
+        if let (Some(kept), Some(_)) = (kept, self.status(id).await?) {
+            self.kept.insert(id.to_owned(), kept);
+            self.delete_once(id).await?;
+        }
+        Ok(())
+    }
+
+    async fn kill_manager_with(&mut self, then: impl FnOnce() -> Result) -> Result {
+        // The runtime's call goes on while nobody manages.
+        self.kill_manager().await?;
+        then()?;
+        self.start_manager().await
+    }
+
+    /// Nothing may be left of a container that could not be created.
+    async fn nothing_of(&self, container: &Container) -> Result {
+        let id = &container.id;
+        self.until_lost(id).await?;
+        ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
+        let containerd = self.containerd()?;
+        containerd.must(&["containers", "rm", id]).await.map(drop)
+    }
+
+    fn tasks(&self) -> Result<crate::task::TaskClient> {
+        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
+        Ok(glue.tasks().clone())
+    }
+
+    /// Puts a container on containerd's record, with its snapshot.
+    async fn record(&self, container: &Container) -> Result {
+        let mut words = vec!["containers", "create"];
+        let flags = self.flags(container);
+        words.extend(flags.iter().map(String::as_str));
+        words.extend([image::NAME, &container.id]);
+        words.extend(container.command.iter().map(String::as_str));
+        self.containerd()?.must(&words).await.map(drop)
+    }
+
+    /// Has the manager create what is on record.
+    async fn order(&self, container: &Container) -> Result<u32> {
+        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
+        let containerd = self.containerd()?;
+        let id = &container.id;
+        let spec = containerd.must(&["containers", "info", "--spec", id]).await?;
+        let mounts = containerd.must(&["snapshots", "mounts", "/to", id]).await?;
+        let sandbox = container.sandbox.as_ref().filter(|sandbox| *sandbox != id);
+        let order = Order {
+            id,
+            runtime: &container.runtime,
+            spec: serde_json::from_str::<Value>(&spec).context("reading the spec")?,
+            rootfs: mounts.lines().filter_map(mount).collect(),
+            sandbox: sandbox.filter(|_| container.on_record).map(String::as_str),
+        };
+        Ok(glue.create(order).await?)
+    }
+
+    fn flags(&self, container: &Container) -> Vec<String> {
+        let mut flags = vec!["--runtime".to_owned(), container.runtime.clone()];
+        let Some(sandbox) = &container.sandbox else { return flags };
+        let is_pause = *sandbox == container.id;
+        let kind = if is_pause { "sandbox" } else { "container" };
+        for annotation in [
+            format!("io.kubernetes.cri.sandbox-id={sandbox}"),
+            format!("io.kubernetes.cri.container-type={kind}"),
+        ] {
+            flags.extend(["--annotation".to_owned(), annotation]);
+        }
+        // 1.6 knows sandboxes by their annotation alone.
+        if container.on_record && !is_pause && self.player.keeps_sandboxes() {
+            flags.extend(["--sandbox".to_owned(), sandbox.clone()]);
+        }
+        flags
+    }
+}
+
+/// `mount -t overlay overlay /to -o lowerdir=...,upperdir=...`, as ctr prints it.
+fn mount(line: &str) -> Option<Mount> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let after = |flag: &str| words.iter().position(|word| *word == flag).map(|at| at + 1);
+    let at = after("-t")?;
+    let mut mount = Mount::new();
+    mount.type_ = (*words.get(at)?).to_owned();
+    mount.source = (*words.get(at + 1)?).to_owned();
+    let options = after("-o").and_then(|at| words.get(at)).copied().unwrap_or_default();
+    mount.options =
+        options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect();
+    Some(mount)
+}
+
+fn process(argv: &[&str]) -> Value {
+    json!({ "args": argv, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mount;
+
+    #[test]
+    fn mounts_are_read_as_ctr_prints_them() {
+        let line = "mount -t overlay overlay /to -o index=off,lowerdir=/a:/b";
+        let read = mount(line).expect("a mount");
+        assert_eq!((read.type_.as_str(), read.source.as_str()), ("overlay", "overlay"));
+        assert_eq!(read.options, ["index=off", "lowerdir=/a:/b"]);
+        assert!(mount("").is_none());
+    }
+}
