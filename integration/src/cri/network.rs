@@ -1,35 +1,32 @@
-//! The bridge that the pods of one node are on: private to the host, without a way out, and gone with the node.
+//! The network of one node: a namespace of its own, with the bridge that its pods are on and without a way out. Whatever
+//! network plugins leave behind (they leave rules of the firewall) goes with it.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
+use tokio::process::Command as Client;
 
-use crate::failure::Result;
+use crate::failure::{Context, Failure, Result};
 
-/// A bridge, which the network plugin makes for the first pod.
+/// A network namespace.
 #[derive(Debug)]
 pub(super) struct Network {
-    bridge: String,
+    name: String,
 }
 
 impl Network {
-    /// Writes the configuration into `dir`/cni. Name and addresses are made of the token, since others run beside us.
-    pub(super) fn configure(dir: &Path, token: &str) -> Result<Self> {
-        let digest = Sha256::digest(token);
-        let (second, third) = (digest[0] % 64 + 64, digest[1]);
-        // The kernel takes fifteen characters.
-        let bridge = format!("cri{}", &token[token.len().saturating_sub(12)..]);
-        let range = json!([[{ "subnet": format!("10.{second}.{third}.0/24") }]]);
+    /// Makes it, and writes the network plugins' configuration into `dir`/cni.
+    pub(super) fn make(dir: &Path, token: &str) -> Result<Self> {
+        let range = json!([[{ "subnet": "10.88.0.0/24" }]]);
         let text = json!({
             "cniVersion": "1.0.0",
             "name": token,
             "plugins": [
                 {
                     "type": "bridge",
-                    "bridge": bridge,
+                    "bridge": "cni0",
                     "isGateway": true,
                     "ipMasq": false,
                     "ipam": { "type": "host-local", "dataDir": dir.join("ipam"), "ranges": range },
@@ -39,15 +36,34 @@ impl Network {
         });
         fs::create_dir_all(dir.join("cni"))?;
         fs::write(dir.join("cni/10-bridge.conflist"), text.to_string())?;
-        Ok(Self { bridge })
+        ip(&["netns", "add", token])?;
+        let network = Self { name: token.to_owned() };
+        ip(&["-n", token, "link", "set", "lo", "up"])?;
+        Ok(network)
+    }
+
+    /// A command that runs in it. `nsenter` becomes the program, with the same pid.
+    pub(super) fn command(&self, program: &Path) -> Client {
+        let mut command = Client::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").arg(program);
+        command
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // There is none if no pod has been on it.
-        let mut delete = Command::new("ip");
-        delete.args(["link", "delete", &self.bridge]).stderr(Stdio::null());
-        let _ = delete.status();
+        // A failure shows as a mount that is left behind.
+        let _ = ip(&["netns", "delete", &self.name]);
     }
+}
+
+fn ip(arguments: &[&str]) -> Result {
+    let call = arguments.join(" ");
+    let run = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
+    let output = run.context(format!("ip {call}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::new(format!("ip {call}: {said}")))
 }

@@ -29,7 +29,7 @@ pub struct Node<'a> {
     dir: PathBuf,
     build: Build,
     child: Child,
-    _network: Network,
+    network: Network,
 }
 
 impl<'a> Node<'a> {
@@ -41,17 +41,17 @@ impl<'a> Node<'a> {
         let dir = fixture.file("n");
         fs::create_dir_all(&dir)?;
         fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
-        let network = Network::configure(&dir, fixture.namespace())?;
+        let network = Network::make(&dir, fixture.namespace())?;
         // Nothing of a pod stays: no bundle, no runtime's state, no network namespace, no address.
         for place in ["state/io.containerd.runtime.v2.task/k8s.io", "runc/k8s.io"] {
             fixture.expect_empty(&dir.join(place));
         }
         fs::write(dir.join("crictl.yaml"), "")?;
-        let child = spawn(fixture, build, &dir)?;
-        let mut node = Self { fixture, dir, build, child, _network: network };
+        let child = spawn(fixture, build, &dir, &network)?;
+        let mut node = Self { fixture, dir, build, child, network };
         node.ready().await?;
         node.import(&Image::busybox()).await?;
-        let pause = Image::busybox().named(&[config::PAUSE]).running(&["sleep", "2147483647"]);
+        let pause = Image::busybox().named(&[config::PAUSE]).running(&["tail", "-f", "/dev/null"]);
         node.import(&pause).await?;
         Ok(node)
     }
@@ -98,6 +98,14 @@ impl<'a> Node<'a> {
         self.dir.join("state/io.containerd.runtime.v2.task").join(NAMESPACE)
     }
 
+    /// An id for a container that `ctr` makes in CRI's namespace, whose traces are then looked for.
+    #[must_use]
+    pub fn container_id(&self, name: &str) -> String {
+        let id = self.fixture.id(name);
+        self.fixture.expect_socket_in(&self.address(), NAMESPACE, &id);
+        id
+    }
+
     /// The task manager, which is a child of containerd's in our build.
     ///
     /// # Errors
@@ -123,14 +131,13 @@ impl<'a> Node<'a> {
     /// # Errors
     /// When it is not built.
     pub fn crictl(&self, arguments: &[&str]) -> Result<Command> {
-        let mut command = Command::new(tools::crictl()?);
+        let mut command = self.command(&tools::crictl()?);
         command
             .arg("--config")
             .arg(self.dir.join("crictl.yaml"))
             .args(["--runtime-endpoint", &self.endpoint(), "--image-endpoint", &self.endpoint()])
             .args(["--timeout", "60s"])
             .args(arguments);
-        self.dress(&mut command);
         Ok(command)
     }
 
@@ -139,24 +146,26 @@ impl<'a> Node<'a> {
     /// # Errors
     /// When it is missing.
     pub fn ctr(&self, arguments: &[&str]) -> Result<Command> {
-        let mut command = Command::new(self.build.dir()?.join("ctr"));
+        let mut command = self.command(&self.build.dir()?.join("ctr"));
         command
             .arg("--address")
             .arg(self.address())
             .args(["--namespace", NAMESPACE])
             .args(arguments);
-        self.dress(&mut command);
         Ok(command)
     }
 
-    /// What every client is run with.
-    pub fn dress(&self, command: &mut Command) {
+    /// A client of the node, in its network.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = self.network.command(program);
         command
             .env("PATH", self.fixture.path())
             .env("TMPDIR", self.fixture.file("tmp"))
             .env(MARKER, self.fixture.namespace())
             .stdin(Stdio::null())
             .kill_on_drop(true);
+        command
     }
 
     /// Runs `crictl` to its end.
@@ -231,7 +240,7 @@ impl<'a> Node<'a> {
     /// # Errors
     /// When it does not come up.
     pub async fn start_again(&mut self) -> Result {
-        self.child = spawn(self.fixture, self.build, &self.dir)?;
+        self.child = spawn(self.fixture, self.build, &self.dir, &self.network)?;
         self.ready().await
     }
 
@@ -276,10 +285,10 @@ impl<'a> Node<'a> {
 const READY: &str = "{{range .status.conditions}}{{if or (eq .type \"RuntimeReady\") (eq .type \"NetworkReady\")}}\
                      {{.status}}{{end}}{{end}}";
 
-fn spawn(fixture: &Fixture, build: Build, dir: &Path) -> Result<Child> {
+fn spawn(fixture: &Fixture, build: Build, dir: &Path, network: &Network) -> Result<Child> {
     fs::write(dir.join("config.toml"), config::text(fixture, dir, build)?)?;
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Command::new(build.dir()?.join("containerd"));
+    let mut command = network.command(&build.dir()?.join("containerd"));
     command
         .arg("--config")
         .arg(dir.join("config.toml"))

@@ -110,6 +110,29 @@ pub async fn killed_manager(node: &Node<'_>, tell: Tell<'_>) -> Result {
     pod.remove(node).await
 }
 
+/// containerd is killed under a pod, and its task manager goes with it; the next ones know the pod.
+///
+/// # Errors
+/// When anything goes otherwise.
+pub async fn killed_containerd(node: &mut Node<'_>, tell: Tell<'_>) -> Result {
+    let pod = Pod::run(node, "four", "rust").await?;
+    let container = pod.start(node, "counter", &COUNT).await?;
+    let before = Identity::of(container.pid(node).await?)?;
+    let manager = node.manager()?;
+    node.end(Signal::SIGKILL).await?;
+    deadline::until("the end of the task manager", HANG, || !is_alive(manager)).await?;
+    node.start_again().await?;
+    ensure_eq!(container.exec(node, &["echo", "here"]).await?, "here", "output of an exec");
+    ensure_eq!(Identity::of(before.pid)?, before, "the container's process");
+    container.exec(node, &["kill", "-TERM", "1"]).await?;
+    container.until(node, "CONTAINER_EXITED").await?;
+    ensure_eq!(container.exit_code(node).await?, 7, "exit code");
+    uninterrupted(&container)?;
+    pod.remove(node).await?;
+    tell("kill -9", "containerd killed and its manager gone with it; the next ones go on");
+    Ok(())
+}
+
 /// A shim is killed: its pod is told to be dead, and can be removed.
 ///
 /// # Errors

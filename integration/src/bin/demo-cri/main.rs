@@ -28,6 +28,7 @@ async fn all_scenes(page: &mut Page, fixture: &Fixture) -> Result<bool> {
     page.title("what is killed under it");
     scenes::killed_manager(&node, &mut teller(page)).await?;
     scenes::killed_shim(&node, &mut teller(page)).await?;
+    scenes::killed_containerd(&mut node, &mut teller(page)).await?;
     page.title("from stock containerd to it and back, pods running");
     node.exchange(Build::Stock).await?;
     scenes::exchange(&mut node, &mut teller(page)).await?;
