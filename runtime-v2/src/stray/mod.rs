@@ -28,11 +28,10 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::Signal;
-
 use hold::Held;
 use procfs::Stat;
 use runtime_proto::bootstrap::ENV_NAMESPACE;
+use rustix::process::Signal;
 
 use crate::{address, bundle::Bundle, error::Result, id::Key, shim_users::Users, socket_file};
 
@@ -116,12 +115,12 @@ impl Stray {
             let held: Vec<_> =
                 found.into_iter().filter_map(|(pid, started)| Held::new(pid, started)).collect();
             // Stopped first, all of them: one that still runs could bind a socket after the look.
-            held.iter().for_each(|process| process.send(Signal::SIGSTOP));
+            held.iter().for_each(|process| process.send(Signal::STOP));
             held.iter().for_each(|process| await_stop(process.pid()));
             // All looks before the first kill: when a parent dies, the kernel hangs up on its
             // stopped children.
             sockets.extend(held.iter().flat_map(|process| procfs::sockets_of(process.pid())));
-            held.iter().for_each(|process| process.send(Signal::SIGKILL));
+            held.iter().for_each(|process| process.send(Signal::KILL));
             std::thread::sleep(GONE_PAUSE);
         }
         (killed, sockets)
@@ -335,7 +334,7 @@ mod tests {
             let pid = i32::try_from(other.id()).unwrap();
             for (child, stat) in processes() {
                 if stat.parent == pid {
-                    Held::new(child, stat.started).unwrap().send(Signal::SIGKILL);
+                    Held::new(child, stat.started).unwrap().send(Signal::KILL);
                 }
             }
             other.kill().unwrap();

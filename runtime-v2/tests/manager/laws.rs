@@ -11,7 +11,10 @@
 //! A failing run names its seed; `LAWS_SEED=<seed>` runs just that one. The interleaving is the
 //! kernel's, so a seed repeats the operations and not always the failure.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use runtime_v2::{Code, CreateOptions, ProcessId, TaskManager};
@@ -158,15 +161,22 @@ async fn round(host: &mut Fixture, random: &mut Random) {
 
 /// Every living shim belongs to an entry: nothing that was started is forgotten.
 async fn every_shim_is_an_entry(host: &Fixture, seed: u64) {
-    eventually("shims without an entry end", || {
+    let deadline = Instant::now() + HANG;
+    loop {
         let shims = host.manager().shims().list(None);
-        let mut addresses: Vec<_> = shims.iter().map(|shim| shim.address().to_owned()).collect();
-        addresses.sort();
-        addresses.dedup();
+        let addresses: BTreeSet<_> = shims.iter().map(|shim| shim.address().to_owned()).collect();
+        let living = host.living();
         // A process whose connection broke this instant is cleaned up by its watcher.
-        host.living().len() <= addresses.len()
-    })
-    .await;
+        if living.len() <= addresses.len() {
+            break;
+        }
+        let calls = host.calls();
+        assert!(
+            Instant::now() < deadline,
+            "seed {seed}: of {living:?} only {addresses:?} are entries: {calls:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let tasks = host.manager().list(None).len();
     assert!(tasks <= IDS.len(), "seed {seed}: {tasks} tasks");
 }
