@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use runtime_proto::{any, options::OptionsMessage, protobuf::Message};
+use runtime_proto::{any, errdefs::Code, options::OptionsMessage, protobuf::Message};
 use shim_runc::{
     container::{Container, CreateRequest, ExecRequest, ProcessId, Shared},
     process::Stdio,
@@ -23,7 +23,7 @@ use shim_runc::{
 /// Detects hangs; nothing here takes long.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A runtime: `create` and `exec` start a process that waits, `kill` ends that of `create`.
+/// A runtime: `create` and `exec` start a process that waits, `kill` ends that of `create`; `delete` hangs when asked to.
 const RUNTIME: &str = r#"#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift 2; done
 verb=$1
@@ -38,6 +38,7 @@ create | exec)
     [ $verb = exec ] || cp "$pid_file" "$0.init"
     ;;
 kill) kill -9 "$(cat "$0.init")" ;;
+delete) [ ! -e "$0.hangs" ] || exec sleep 1000 ;;
 esac
 "#;
 
@@ -126,6 +127,25 @@ async fn an_exec_may_be_called_init(shared: &Shared) {
     assert_eq!(left.count(), 0, "of the exec");
 }
 
+/// What a runtime does not finish is given up, and can be asked of it again.
+async fn a_delete_in_which_the_runtime_hangs_can_be_repeated(shared: &Shared) {
+    let bundle = Bundle::new();
+    let container = bundle.create(shared).await;
+    container.start().await.unwrap();
+    container.kill(ProcessId::Init, 9, false).await.unwrap();
+    soon("init", container.wait(ProcessId::Init).unwrap()).await;
+    let hangs = bundle.path("runtime.sh.hangs");
+    fs::write(&hangs, "").unwrap();
+    // Nothing else is going on: the time that it takes passes at once.
+    tokio::time::pause();
+    let error = container.delete(|| panic!("forgotten")).await.unwrap_err();
+    tokio::time::resume();
+    assert_eq!(error.kind(), Code::DeadlineExceeded, "{error}");
+    fs::remove_file(&hangs).unwrap();
+    let deleted = soon("delete", container.delete(|| ())).await.unwrap();
+    assert_eq!(deleted.exit.status, 128 + 9);
+}
+
 /// One test: two reapers in one process would take each other's children.
 #[test]
 fn containers_and_their_execs() {
@@ -141,5 +161,6 @@ fn containers_and_their_execs() {
         tokio::spawn(reaper.listen().unwrap());
         a_reserved_exec_ends_with_its_container(&shared).await;
         an_exec_may_be_called_init(&shared).await;
+        a_delete_in_which_the_runtime_hangs_can_be_repeated(&shared).await;
     });
 }

@@ -19,7 +19,9 @@ use crate::{
 /// How long output that nobody reads may hold up a delete. Clients read it to its end before they
 /// delete; containerd's own shims wait as long.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long a container that was never started may take to die of SIGKILL.
+/// How long the runtime may take to delete what has ended, hooks that run then included.
+const RUNTIME: Duration = Duration::from_secs(120);
+/// How long a container that was never started may take to be killed.
 const DEATH: Duration = Duration::from_secs(10);
 /// How long unmounting the rootfs may take. What is written to it is written to its disk first, which may be slow; but
 /// one whose server is dead takes for ever.
@@ -72,7 +74,11 @@ impl Container {
             self.end_unstarted().await;
         }
         drain(&self.init).await;
-        let deleted = self.runc.delete(&self.id, false).await;
+        let deleted = timeout(RUNTIME, self.runc.delete(&self.id, false)).await;
+        let deleted = deleted.unwrap_or_else(|_| {
+            let message = "failed to delete task: the runtime does not come to an end";
+            Err(Error::new(Code::DeadlineExceeded, message))
+        });
         self.close_all_io().await;
         let unmounted = self.unmount_rootfs().await;
         deleted?;
@@ -106,10 +112,13 @@ impl Container {
 
     /// Ends a container that was made and not started, so that its exit comes before its delete.
     async fn end_unstarted(&self) {
-        if let Err(error) = self.runc.kill(&self.id, SIGKILL, false).await {
-            tracing::debug!(id = self.id, %error, "kill before delete");
-        }
-        if timeout(DEATH, self.init.exited()).await.is_err() {
+        let end = async {
+            if let Err(error) = self.runc.kill(&self.id, SIGKILL, false).await {
+                tracing::debug!(id = self.id, %error, "kill before delete");
+            }
+            self.init.exited().await
+        };
+        if timeout(DEATH, end).await.is_err() {
             tracing::warn!(id = self.id, "a killed container does not end");
         }
     }
