@@ -49,8 +49,12 @@ build-shim: ## build containerd-shim-runc-v2 alone
 build-manager: ## build containerd-task-manager alone
 	$(CARGO) build --release --locked -p runtime-v2 --bins
 
+.PHONY: go
+go:
+	@runtime-v2/plugin/build check
+
 .PHONY: containerd
-containerd: build-manager ## build containerd with the task manager in it, and ctr, into target/containerd/bin (needs Go)
+containerd: go build-manager ## build containerd with the task manager in it, and ctr, into target/containerd/bin (needs Go)
 	@runtime-v2/plugin/build target/containerd/bin
 
 .PHONY: install
@@ -130,7 +134,7 @@ demo: deps build ## watch containers run through shim and task manager on three 
 	$(CARGO) run --locked -q -p integration --bin demo
 
 .PHONY: demo-cri
-demo-cri: deps build containerd ## watch pods run through the task manager in a containerd build, by crictl (needs Go)
+demo-cri: go deps build containerd ## watch pods run through the task manager in a containerd build, by crictl (needs Go)
 	@integration/deps/cri-tools
 	$(CARGO) run --locked -q -p integration --bin demo-cri
 

@@ -248,8 +248,8 @@ func (s *Supervisor) bring(ctx context.Context) (*Client, error) {
 	return client, nil
 }
 
-// tell makes the manager's first call. It has no limit of its own: how long the search for shims takes is bounded by the
-// manager, which knows how many there are.
+// tell makes the manager's first call. It has no limit but that of containerd's start: how long the search for shims takes
+// is bounded by the manager, which knows how many there are.
 func (s *Supervisor) tell(ctx context.Context, client *Client) error {
 	request, err := s.load(ctx)
 	if err != nil {

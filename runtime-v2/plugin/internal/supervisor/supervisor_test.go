@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 // beManager does what a manager does that is started with `attach --address SOCK --until-eof ...`.
 func beManager(how string) int {
 	address := os.Args[3]
+	if os.Getenv("NOTIFY_SOCKET") != "" {
+		fmt.Fprintln(os.Stderr, "fakemanager: readiness would be told to the service manager")
+		return 9
+	}
 	switch how {
 	case "silent":
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -126,6 +130,7 @@ func start(t *testing.T, launcher Launcher, load LoadFunc) *Supervisor {
 }
 
 func TestManagerStopsWellWithItsSupervisor(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "/nonexistent")
 	launcher, dir := command(t, "well")
 	s := start(t, launcher, loadFrom(dir))
 	client, err := s.Client(context.Background())
@@ -167,6 +172,25 @@ func TestKilledManagerIsReplacedAndLoadedAnew(t *testing.T) {
 		case <-time.After(limit):
 			t.Fatal("the end is not seen")
 		}
+	}
+}
+
+func TestManagerIsFoundBesideOurOwnExecutable(t *testing.T) {
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("fake-manager-%d", os.Getpid())
+	beside := filepath.Join(filepath.Dir(own), name)
+	if err := os.Symlink(own, beside); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(beside)
+	if found, err := find(name); err != nil || found != beside {
+		t.Errorf("%s, %v", found, err)
+	}
+	if found, err := find("./" + name); err == nil {
+		t.Errorf("a path is looked up: %s", found)
 	}
 }
 
