@@ -1,6 +1,6 @@
 //! What the manager is told about its surroundings. Nothing here has a path built in.
 
-use std::{env, path::PathBuf};
+use std::{env, path::PathBuf, time::Duration};
 
 use crate::error::{Error, Result};
 
@@ -25,6 +25,31 @@ pub struct Config {
     pub debug: bool,
     /// Directories in which shim binaries are looked for, in order.
     pub search: Vec<PathBuf>,
+    /// How long shims are waited for.
+    pub timeouts: Timeouts,
+}
+
+/// How long shims are waited for, as far as a containerd lets its operators say so. All other
+/// limits follow from what is waited for, and are where that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For all that is asked about one bundle at load.
+    pub load: Duration,
+    /// For one step of removing what a shim has left.
+    pub cleanup: Duration,
+    /// For a shim that is asked to end; it has little to do then.
+    pub shutdown: Duration,
+}
+
+/// containerd's own.
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            load: Duration::from_secs(5),
+            cleanup: Duration::from_secs(5),
+            shutdown: Duration::from_secs(3),
+        }
+    }
 }
 
 /// The daemon as shims see it.
@@ -51,6 +76,7 @@ impl Config {
             socket_dir: None,
             debug: false,
             search: default_search(),
+            timeouts: Timeouts::default(),
         }
     }
 

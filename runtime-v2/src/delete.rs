@@ -75,7 +75,7 @@ async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Ex
         // Should this manager be killed from here on, the next one finds a shim that has ended,
         // and must not take the task for one that was lost.
         dead_shim::note_end(shim.bundle(), &exit).await;
-        shim.shut_down().await;
+        shim.shut_down(inner.shims.config().timeouts.shutdown).await;
     }
     shim.bundle()
         .blocking(|bundle| {

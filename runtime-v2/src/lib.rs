@@ -78,7 +78,7 @@ mod state_lock;
 mod stray;
 
 pub use activation::{Activation, MountActivator, ShimMounts};
-pub use config::{Config, Daemon};
+pub use config::{Config, Daemon, Timeouts};
 pub use create::{CreateOptions, Endpoint, Restoration};
 pub use error::{Error, Result};
 pub use event_socket::EventSocket;

@@ -20,9 +20,6 @@ use crate::{
     socket_file, stray,
 };
 
-/// containerd's own `io.containerd.timeout.shim.shutdown`; a shim has little to do then.
-pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// How an entry came to its shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
@@ -163,12 +160,12 @@ impl Shim {
     ///
     /// A shim that serves other containers ignores the request until the last one. If no other
     /// entry of the manager uses it, one that was started must end, and is made to.
-    pub(crate) async fn shut_down(&self) {
+    pub(crate) async fn shut_down(&self, limit: Duration) {
         self.begin_end();
-        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        let deadline = Instant::now() + limit;
         let mut request = ShutdownRequest::new();
         request.id = self.key().id.to_string();
-        let asked: Result<Empty> = self.call("Shutdown", &request, Some(SHUTDOWN_TIMEOUT)).await;
+        let asked: Result<Empty> = self.call("Shutdown", &request, Some(limit)).await;
         match asked {
             // The answer comes before the end; too long a wait shows below.
             Ok(_) if self.is_unused() && self.origin == Origin::Started => {

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     client::First,
+    config::Timeouts,
     dead_shim,
     error::{Error, Result},
     shim::Shim,
@@ -37,9 +38,6 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(600);
 /// For a create that the caller gave up on. Once it has ended, either way, its remains can be
 /// removed in order; cutting it off leaves half a container to be found by force.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// containerd's own budget for each step behind a failed create.
-const UNDO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A shim that answers, and perhaps a container.
 pub(super) struct Launched {
@@ -133,9 +131,9 @@ impl Launched {
         let Self { inner, reservation, shim, mounted, .. } = self;
         let mut request = DeleteRequest::new();
         request.id = shim.key().id.to_string();
-        let deleted: Result<DeleteResponse> =
-            shim.call("Delete", &request, Some(UNDO_TIMEOUT)).await;
-        shim.shut_down().await;
+        let Timeouts { cleanup, shutdown, .. } = inner.shims.config().timeouts;
+        let deleted: Result<DeleteResponse> = shim.call("Delete", &request, Some(cleanup)).await;
+        shim.shut_down(shutdown).await;
         if deleted.is_err() {
             dead_shim::end_remains(&inner, &shim).await;
         }

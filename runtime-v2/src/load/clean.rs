@@ -1,12 +1,13 @@
 //! Cleaning up behind what was lost while no manager looked.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use runtime_proto::task::{DeleteRequest, DeleteResponse};
 
 use super::examine::{Dead, Lost};
 use crate::{
     bundle::{Bundle, EndNote},
+    config::Timeouts,
     dead_shim::{self, Out, Told},
     error::Result,
     id::Key,
@@ -14,9 +15,6 @@ use crate::{
     shim_manager::Reservation,
     task_manager::Inner,
 };
-
-/// containerd's own budget for ending a leaked shim's task.
-const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Cleans up behind one bundle; its id is free when that is done.
 pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost: Lost) {
@@ -36,8 +34,9 @@ async fn reap(inner: &Inner, shim: &Shim) {
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
     // Not found, as a rule; asked all the same, for one that is half made.
-    let deleted: Result<DeleteResponse> = shim.call("Delete", &request, Some(REAP_TIMEOUT)).await;
-    shim.shut_down().await;
+    let Timeouts { cleanup, shutdown, .. } = inner.shims.config().timeouts;
+    let deleted: Result<DeleteResponse> = shim.call("Delete", &request, Some(cleanup)).await;
+    shim.shut_down(shutdown).await;
     if deleted.is_err() {
         dead_shim::end_remains(inner, shim).await;
     }

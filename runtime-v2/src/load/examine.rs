@@ -21,9 +21,6 @@ use crate::{
     task_manager::Inner,
 };
 
-/// For everything about one bundle together: containerd's own `io.containerd.timeout.shim.load`.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What was found.
 pub(super) enum Examined {
     /// A task that goes on.
@@ -91,12 +88,14 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
         }
     };
     let connecting = connect(inner, &bundle, binary.clone(), location.clone(), joined);
-    let failure = match timeout(LOAD_TIMEOUT, connecting).await {
+    // For everything about this bundle together.
+    let limit = inner.shims.config().timeouts.load;
+    let failure = match timeout(limit, connecting).await {
         Ok(Ok(answered)) => return judge(inner, answered).await,
         // Nothing of this is about the shim, whose container would be killed for it.
         Ok(Err(error)) if is_our_own(&error) => return Examined::Unknown(error),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {LOAD_TIMEOUT:?}"),
+        Err(_) => format!("no answer within {limit:?}"),
     };
     tracing::warn!(namespace = %key.namespace, id = %key.id, failure, "shim is dead");
     dead(Some(location), true)
@@ -149,7 +148,8 @@ async fn connect(
     joined: bool,
 ) -> Result<Answered> {
     let key = bundle.key();
-    let client = TaskClient::connect(&location, &key.namespace, LOAD_TIMEOUT).await?;
+    let limit = inner.shims.config().timeouts.load;
+    let client = TaskClient::connect(&location, &key.namespace, limit).await?;
     let log = if joined {
         None
     } else {
@@ -160,15 +160,14 @@ async fn connect(
     let shim = Shim::new(Parts { bundle, location, client, binary, origin, log, users });
     let mut request = ConnectRequest::new();
     request.id = key.id.to_string();
-    let first: First<ConnectResponse> =
-        shim.first_call("Connect", &request, Some(LOAD_TIMEOUT)).await?;
+    let first: First<ConnectResponse> = shim.first_call("Connect", &request, Some(limit)).await?;
     if first.downgraded
         && let Err(error) = shim.note_downgrade().await
     {
         // A full disk is no reason to lose a live container: the next load finds it out anew.
         tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "downgrade not noted");
     }
-    let task = find_task(&shim).await?;
+    let task = find_task(&shim, limit).await?;
     let task = task.map(|pid| if pid == 0 { first.answer.task_pid } else { pid });
     let published = shim.bundle().blocking(|bundle| Ok(bundle.end())).await?;
     Ok(Answered { shim, task, published })
@@ -180,15 +179,15 @@ async fn connect(
 /// deleted. `Connect` does not tell: Go's shim answers it for any id. Only where `State` leaves a
 /// doubt is the OCI runtime asked, by `Pids`: without any process there is no task, and an answer
 /// that is neither leaves the task in place.
-async fn find_task(shim: &Shim) -> Result<Option<u32>> {
-    match state(shim, &ProcessId::Init, LOAD_TIMEOUT).await {
+async fn find_task(shim: &Shim, limit: Duration) -> Result<Option<u32>> {
+    match state(shim, &ProcessId::Init, limit).await {
         Ok(state) if state.pid != 0 || state.exit.is_some() => return Ok(Some(state.pid)),
         Err(error) if matches!(error.kind(), Code::DeadlineExceeded | Code::Unavailable) => {
             return Err(error);
         }
         Ok(_) | Err(_) => {}
     }
-    match pids(shim, LOAD_TIMEOUT).await {
+    match pids(shim, limit).await {
         Ok(processes) => Ok(processes.first().map(|_| 0)),
         Err(error) if error::is_closed(&error) => Err(error),
         Err(error) if error.kind() == Code::NotFound => Ok(None),

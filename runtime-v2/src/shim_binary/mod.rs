@@ -37,9 +37,6 @@ use crate::{
 /// seen to take many seconds. One that takes longer hangs.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// containerd's own `io.containerd.timeout.shim.cleanup`.
-pub(crate) const DELETE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// `-info` runs the OCI runtime once, to learn its features.
 const INFO_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -86,7 +83,7 @@ impl ShimBinary<'_> {
     /// # Errors
     /// When it fails, with its own words.
     pub(crate) async fn delete(&self, key: &Key, cwd: &Path) -> Result<DeleteResponse> {
-        let answer = self.run(key, cwd, "delete", DELETE_TIMEOUT).answer().await?;
+        let answer = self.run(key, cwd, "delete", self.config.timeouts.cleanup).answer().await?;
         DeleteResponse::parse_from_bytes(&answer).map_err(|error| {
             let context = format!("answer of {} delete for {key}", self.path.display());
             Error::caused(Code::Unknown, context, error)

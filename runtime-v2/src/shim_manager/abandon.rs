@@ -6,9 +6,7 @@ use runtime_proto::{bootstrap::Bootstrap, task::ShutdownRequest, types::Empty};
 use tokio::time::timeout;
 
 use super::ShimManager;
-use crate::{
-    bundle::Bundle, client::TaskClient, id::Key, shim::SHUTDOWN_TIMEOUT, socket_file, stray,
-};
+use crate::{bundle::Bundle, client::TaskClient, config::Timeouts, id::Key, socket_file, stray};
 
 /// For asking a shim that is unwanted to go; the next means is a signal.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -68,7 +66,7 @@ pub(crate) async fn farewell(key: &Key, location: &Bootstrap) {
     let asked = client.first::<_, Empty>("Shutdown", &request, Some(FAREWELL_TIMEOUT)).await;
     if asked.is_ok() {
         // The answer comes before the end; if that takes longer, force follows.
-        let _ = timeout(SHUTDOWN_TIMEOUT, client.closed()).await;
+        let _ = timeout(Timeouts::default().shutdown, client.closed()).await;
     }
     client.close();
 }

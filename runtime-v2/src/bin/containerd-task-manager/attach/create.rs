@@ -1,5 +1,7 @@
 //! `Create`: what containerd says of a container, put together for the library.
 
+use std::sync::Arc;
+
 use runtime_proto::{
     manager::{CreateRequest, CreateResponse, Mount},
     ttrpc::Status,
@@ -11,6 +13,7 @@ use super::{
     call::{Call, status_of},
     manager::describe,
     place::Attached,
+    restore::RootfsDiff,
 };
 
 /// Serves `Create`.
@@ -62,6 +65,8 @@ fn sandbox(key: &Key, request: &CreateRequest) -> Result<Option<Key>, Status> {
 
 fn options(request: CreateRequest) -> CreateOptions {
     let version = i32::try_from(request.task_api_version).unwrap_or(i32::MAX);
+    let whole = request.restore_from_path && !request.checkpoint.is_empty();
+    let restoration = whole.then(|| Arc::new(RootfsDiff::beside(&request.checkpoint)) as _);
     let endpoint = Some(request.task_api_address).filter(|address| !address.is_empty());
     CreateOptions {
         spec: request.spec.into_option(),
@@ -72,6 +77,7 @@ fn options(request: CreateRequest) -> CreateOptions {
             terminal: request.terminal,
         },
         checkpoint: request.checkpoint,
+        restoration,
         runtime: request.runtime,
         runtime_options: request.runtime_options.into_option(),
         task_options: request.task_options.into_option(),

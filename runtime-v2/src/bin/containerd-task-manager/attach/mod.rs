@@ -6,7 +6,7 @@
 //! * `records`, `surroundings`: what `Load` tells.
 //! * `place`: the manager, once it has been told where.
 //! * `tasks`: the service of one task. `manager`: that of all of them, and `create`, its longest
-//!   call.
+//!   call; `restore`: what that does for a container that comes out of CRI's checkpoint.
 //! * `service`: which call is whose.
 
 mod call;
@@ -14,6 +14,7 @@ mod create;
 mod manager;
 mod place;
 mod records;
+mod restore;
 mod service;
 mod surroundings;
 mod tasks;

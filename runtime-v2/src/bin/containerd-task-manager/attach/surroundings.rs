@@ -1,9 +1,12 @@
 //! What `Load` says about the surroundings, as the library wants it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use runtime_proto::{manager::LoadRequest, ttrpc::Status};
-use runtime_v2::{Code, Config, Daemon};
+use runtime_v2::{Code, Config, Daemon, Timeouts};
 
 use super::call::status;
 
@@ -76,6 +79,7 @@ impl Surroundings {
         config.env.clone_from(&self.shim_env);
         config.socket_dir.clone_from(&self.socket_dir);
         config.debug = request.debug;
+        config.timeouts = timeouts(request);
         // As containerd does: behind PATH, shims lie beside its executable.
         config.search.extend(beside);
         config.check().map_err(|error| status(&error))?;
@@ -83,6 +87,21 @@ impl Surroundings {
             return Err(Code::InvalidArgument.status("state and root are the same directory"));
         }
         Ok(config)
+    }
+}
+
+/// containerd's limits, where it names them and they are any; its own defaults are the library's.
+fn timeouts(request: &LoadRequest) -> Timeouts {
+    let Timeouts { load, cleanup, shutdown } = Timeouts::default();
+    let named = |name: &str, default| {
+        let nanos = request.timeouts.get(&format!("io.containerd.timeout.shim.{name}"));
+        let nanos = nanos.and_then(|nanos| u64::try_from(*nanos).ok()).filter(|nanos| *nanos > 0);
+        nanos.map_or(default, Duration::from_nanos)
+    };
+    Timeouts {
+        load: named("load", load),
+        cleanup: named("cleanup", cleanup),
+        shutdown: named("shutdown", shutdown),
     }
 }
 
@@ -103,6 +122,9 @@ mod tests {
         request.ttrpc_address = "/run/containerd/containerd.sock.ttrpc".into();
         request.containerd_binary = "/opt/bin/containerd".into();
         request.shim_env = vec!["A=b=c".into()];
+        request.timeouts.insert("io.containerd.timeout.shim.load".into(), 7_000_000_000);
+        request.timeouts.insert("io.containerd.timeout.shim.cleanup".into(), 0);
+        request.timeouts.insert("io.containerd.timeout.nobody.knows".into(), 1);
         request
     }
 
@@ -114,6 +136,8 @@ mod tests {
         assert_eq!(config.env, [("A".to_owned(), "b=c".to_owned())]);
         assert!(config.search.contains(&PathBuf::from("/opt/bin")));
         assert_eq!(config.socket_dir, None);
+        let limits = Timeouts { load: Duration::from_secs(7), ..Timeouts::default() };
+        assert_eq!(config.timeouts, limits);
     }
 
     #[test]
