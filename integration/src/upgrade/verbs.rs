@@ -261,7 +261,7 @@ impl Node<'_> {
         }
         ensure!(self.status(id).await?.is_none(), "task {id} stays\n{}", self.log_tail());
         self.containerd()?.must(&["containers", "rm", id]).await?;
-        ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
+        self.bundle_goes(id).await?;
         self.kept.remove(id);
         self.after_step().await
     }
@@ -331,9 +331,7 @@ impl Node<'_> {
             self.until_lost(id).await?;
             let ended = || self.has_ended(id).unwrap_or(true);
             deadline::until(&format!("the end of {id}"), HANG, ended).await?;
-            let bundle = self.bundle(id);
-            deadline::until(&format!("the end of {id}'s bundle"), HANG, || !bundle.exists())
-                .await?;
+            self.bundle_goes(id).await?;
             self.containerd()?.must(&["containers", "rm", id]).await?;
         }
         self.give_up(ids);
@@ -442,9 +440,15 @@ impl Node<'_> {
     async fn nothing_of(&self, container: &Container) -> Result {
         let id = &container.id;
         self.until_lost(id).await?;
-        ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
+        self.bundle_goes(id).await?;
         let containerd = self.containerd()?;
         containerd.must(&["containers", "rm", id]).await.map(drop)
+    }
+
+    /// A manager that has just come up may still be at the removal of what another has left.
+    async fn bundle_goes(&self, id: &str) -> Result {
+        let bundle = self.bundle(id);
+        deadline::until(&format!("the end of {id}'s bundle"), HANG, || !bundle.exists()).await
     }
 
     fn tasks(&self) -> Result<crate::task::TaskClient> {
