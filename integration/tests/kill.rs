@@ -1,5 +1,6 @@
 //! Signals to containers, and what dies with them.
 
+use std::fs;
 use std::time::Duration;
 
 use integration::container::Container;
@@ -24,6 +25,10 @@ fn signal_reaches_init_and_decides_its_status() -> Result {
         let spec = Spec::shell("trap 'exit 42' TERM; while :; do usleep 10000; done");
         let container = Container::run(fixture, "a", &spec).await?;
         let (id, tasks) = (container.id(), &container.shim.tasks);
+        // Until it has become the shell, init is a process of the runtime, which has an end of its own for signals.
+        let comm = format!("/proc/{}/comm", tasks.state(id, "").await?.pid);
+        let is_shell = || fs::read_to_string(&comm).is_ok_and(|name| !name.contains("run"));
+        deadline::until("the runtime to become the shell", deadline::HANG, is_shell).await?;
         // The shell may not have come to its trap yet, and init of a pid namespace ignores what it does not handle.
         let waited = loop {
             tasks.kill(id, "", 15).await?;

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    io::Write as _,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
@@ -187,6 +188,18 @@ impl Host {
     /// Whether it is the Rust shim of crate `containerd-runc-shim`, as of 0.2.0.
     pub(crate) fn is_published(&self) -> bool {
         self.shim.ends_with("runc-v2-rs")
+    }
+
+    /// Says by name that this shim is left out of a test, for a fault that is its own. The file that
+    /// `SKIPPED` names is what a whole run lists at its end.
+    pub(crate) fn leave_out(&self, why: &str) {
+        let thread = std::thread::current();
+        let line = format!("{} with {}: {why}", thread.name().unwrap_or("a test"), self.shim);
+        eprintln!("skipped: {line}");
+        if let Some(path) = env::var_os("SKIPPED") {
+            let mut file = fs::File::options().append(true).create(true).open(path).unwrap();
+            writeln!(file, "{line}").unwrap();
+        }
     }
 
     /// Whether it is one of containerd's own.

@@ -203,8 +203,11 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
         return;
     }
     for_each_shim("opts", |host| async move {
-        // The published shim obeys, and fails where one hierarchy has other files than it expects.
-        if host.is_v1() || host.is_published() {
+        if host.is_published() {
+            host.leave_out("it fails where one hierarchy has other files than it expects");
+            return;
+        }
+        if host.is_v1() {
             return;
         }
         let cgroup = host.unique("mgr-test");
@@ -242,7 +245,7 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
 async fn a_running_container_is_not_deleted() {
     for_each_shim("busy", |host| async move {
         if host.is_published() {
-            // It does delete one, and says that went well.
+            host.leave_out("it does delete one, and says that went well");
             return;
         }
         let task = host.run("c1", "sleep 1000").await;
