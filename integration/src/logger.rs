@@ -41,7 +41,9 @@ impl Logger {
     /// # Errors
     /// When it cannot be written.
     pub fn copying(fixture: &Fixture, name: &str) -> Result<Self> {
-        let body = "$B tr '\\0' '\\n' </proc/$$/environ >$D/env\n\
+        // The shim asks it to end when the last byte has been read, which may not be in the file yet.
+        let body = "trap wait TERM\n\
+            $B tr '\\0' '\\n' </proc/$$/environ >$D/env\n\
             for one; do echo \"$one\"; done >$D/args\n\
             $B cat <&3 >$D/out 5>&- &\n\
             $B cat <&4 >$D/err 5>&- &\n\

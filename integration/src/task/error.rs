@@ -53,6 +53,8 @@ impl From<ttrpc::Error> for CallError {
             | ttrpc::Error::LocalClosed
             | ttrpc::Error::Eof
             | ttrpc::Error::Socket(_) => Self::Closed,
+            // What the library says of a call that comes just as the connection ends has no kind of its own.
+            ttrpc::Error::Others(text) if text.ends_with("channel closed") => Self::Closed,
             other => Self::Client(other.to_string()),
         }
     }
