@@ -188,6 +188,7 @@ impl Node<'_> {
     pub async fn exec(&self, id: &str) -> Result {
         const CODE: u32 = 9;
         let script = format!("exit {CODE}");
+        let mut said = String::new();
         let code = if let Some(glue) = self.glue() {
             let process = process(&["sh", "-c", &script]);
             glue.tasks().exec(id, "once", &process, &Stdio::null()).await?;
@@ -198,9 +199,10 @@ impl Node<'_> {
         } else {
             let words = ["tasks", "exec", "--exec-id", "once", id, "sh", "-c", &script];
             let output = self.containerd()?.output(&words).await?;
+            said = String::from_utf8_lossy(&output.stderr).into_owned();
             output.status.code().and_then(|code| u32::try_from(code).ok())
         };
-        ensure_eq!(code, Some(CODE), "exit code of an exec in {id}");
+        ensure_eq!(code, Some(CODE), "exit code of an exec in {id}, which says {said:?}");
         Ok(())
     }
 
