@@ -3,6 +3,7 @@
 use integration::container::Container;
 use integration::event::Event;
 use integration::failure::Result;
+use integration::fakerunc::{FakeRunc, Gate, Rule};
 use integration::leak::Usage;
 use integration::scenario::scenario;
 use integration::shim::is_alive;
@@ -10,6 +11,8 @@ use integration::spec::{self, Spec};
 use integration::stdio::{Input, Stdio};
 use integration::task::{Status, TaskClient};
 use integration::{deadline, ensure, ensure_eq, paths};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::task::JoinSet;
 use ttrpc::Code;
 
@@ -67,6 +70,43 @@ fn init_that_is_killed_among_hundreds_of_execs_is_told_last_and_once() -> Result
             container.retire().await?;
         }
         Ok(())
+    })
+}
+
+#[test]
+fn exec_that_comes_while_init_s_leftovers_are_ended_is_ended_too() -> Result {
+    if paths::is_go_shim() {
+        return integration::scenario::skip("Go's shims keep the end of init for such an exec's");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let spec = Spec::new(&["sleep", "1000"]).without_namespace("pid");
+        let none = Stdio::null();
+        let container = Container::run_with(fixture, "a", &spec, &none, Some(&fake.path)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let gate = Gate::new(fixture, "exec");
+        let exec = Rule { gate_after: Some(gate.path.clone()), ..Rule::on("exec") };
+        // What is listed to be killed lacks what joins the container just now: nothing, here.
+        fake.obey(&[exec, Rule::on("kill").succeeds()])?;
+        tasks.exec(id, "late", &spec::process(&["sleep", "1000"]), &none).await?;
+        let mut starts = JoinSet::new();
+        let (client, container_id) = (tasks.clone(), id.to_owned());
+        starts.spawn(async move { client.start(&container_id, "late").await });
+        gate.reached().await?;
+        let init = Pid::from_raw(i32::try_from(tasks.state(id, "").await?.pid)?);
+        kill(init, Signal::SIGKILL)?;
+        let is_killed = || fake.calls_of("kill").is_ok_and(|calls| !calls.is_empty());
+        deadline::until("what init left to be killed", deadline::HANG, is_killed).await?;
+        gate.open()?;
+        ensure_eq!(tasks.wait(id, "").await?.exit_status, 137, "status of init");
+        while let Some(started) = starts.join_next().await {
+            ensure!(!is_alive(started??), "the exec lives on");
+        }
+        let events = sink.wait_for_word(id, "exit").await?;
+        let ends: Vec<String> = events.iter().filter_map(exit_of).collect();
+        ensure_eq!(ends, ["late", id], "ends");
+        container.retire().await
     })
 }
 

@@ -15,7 +15,7 @@ use runtime_proto::{
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::{Container, lock};
+use super::{Container, lock, watch::SIGKILL};
 use crate::{
     error::{Error, Result},
     io::ProcessIo,
@@ -92,6 +92,7 @@ impl Container {
                 event.pid = pid;
                 self.shared.publisher.publish(&event);
                 tokio::spawn(Arc::clone(self).watch_exec(Arc::clone(&exec), exit));
+                self.end_if_late(&exec).await;
                 Ok(pid)
             }
             Err(error) => {
@@ -104,6 +105,19 @@ impl Container {
                 Err(error.of_a_part())
             }
         }
+    }
+
+    /// Ends an exec that has come to be while init's leftovers were being ended, and was not among
+    /// them yet: the end of init, which is told after that of every exec, would wait for it.
+    async fn end_if_late(&self, exec: &Process<ExecState>) {
+        if !self.outlives_init || !self.with_ledger(|ledger| ledger.has_init_exited()) {
+            return;
+        }
+        if let Err(error) = exec.signal(SIGKILL) {
+            // Mostly because it was among them after all.
+            tracing::debug!(id = self.id, exec = exec.id, %error, "an exec after init");
+        }
+        self.kill_leftovers().await;
     }
 
     /// Has the runtime start an exec, and adopts it. On failure nothing of it is left.

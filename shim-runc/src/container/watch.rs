@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// SIGKILL, for the runtime's command line.
-const SIGKILL: u32 = 9;
+pub(super) const SIGKILL: u32 = 9;
 /// How long the runtime may take, once init has ended: to kill what it has left, or to finish what
 /// was being started. A runtime that hangs must not keep the end of init from being told.
 const LEFTOVERS: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ impl Container {
     }
 
     /// Ends what init has left behind, where the kernel does not.
-    async fn kill_leftovers(&self) {
+    pub(super) async fn kill_leftovers(&self) {
         match timeout(LEFTOVERS, self.runc.kill(&self.id, SIGKILL, true)).await {
             Ok(Ok(())) => {}
             // Mostly because nothing is left to be killed.
