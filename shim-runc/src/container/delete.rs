@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use runtime_proto::{errdefs::Code, events::TaskDelete};
 use tokio::time::timeout;
 
-use super::{Container, blocking, lock};
+use super::{Container, SIGKILL, blocking, lock};
 use crate::{
     error::{Error, Result},
     mount,
@@ -26,7 +26,6 @@ const DEATH: Duration = Duration::from_secs(10);
 /// How long unmounting the rootfs may take. What is written to it is written to its disk first, which may be slow; but
 /// one whose server is dead takes for ever.
 const UNMOUNT: Duration = Duration::from_secs(10);
-const SIGKILL: u32 = 9;
 
 /// What was deleted.
 #[derive(Debug, Clone, Copy)]

@@ -15,7 +15,7 @@ use runtime_proto::{
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::{Container, lock, watch::SIGKILL};
+use super::{Container, SIGKILL, lock};
 use crate::{
     error::{Error, Result},
     io::ProcessIo,
@@ -110,7 +110,7 @@ impl Container {
     /// Ends an exec that has come to be while init's leftovers were being ended, and was not among
     /// them yet: the end of init, which is told after that of every exec, would wait for it.
     async fn end_if_late(&self, exec: &Process<ExecState>) {
-        if !self.outlives_init || !self.with_ledger(|ledger| ledger.has_init_exited()) {
+        if !self.outlives_init || !lock(&self.ledger).has_init_exited() {
             return;
         }
         if let Err(error) = exec.signal(SIGKILL) {

@@ -44,6 +44,9 @@ use crate::{
     runc::{Runc, options::RuncOptions},
 };
 
+/// SIGKILL, as calls of the runtime and requests of clients number it.
+const SIGKILL: u32 = 9;
+
 /// What all containers of a shim share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Shared {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Container, ProcessId, blocking, lock};
+use super::{Container, ProcessId, SIGKILL, blocking, lock};
 use crate::{
     cgroup::FreezerState,
     error::{Error, Result},
@@ -10,9 +10,6 @@ use crate::{
     runc::error::of_kill,
 };
 use runtime_proto::errdefs::Code;
-
-/// SIGKILL, which a frozen process gets only when it is thawed.
-const SIGKILL: u32 = 9;
 
 impl Container {
     /// Sends a signal to a process, or (`all`, init only) to every process of the container. Does

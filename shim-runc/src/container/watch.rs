@@ -8,7 +8,7 @@ use runtime_proto::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Container, lock};
+use super::{Container, SIGKILL, lock};
 use crate::{
     cgroup::OomWatch,
     error::{Error, Result},
@@ -19,8 +19,6 @@ use crate::{
     reaper::{Exit, ExitWaiter},
 };
 
-/// SIGKILL, for the runtime's command line.
-pub(super) const SIGKILL: u32 = 9;
 /// How long the runtime may take, once init has ended: to kill what it has left, or to finish what
 /// was being started. A runtime that hangs must not keep the end of init from being told.
 const LEFTOVERS: Duration = Duration::from_secs(10);
