@@ -27,6 +27,9 @@ pub mod manager;
 pub mod options;
 pub mod topics;
 
+/// Metadata of a ttrpc request that names the namespace it is for (containerd pkg/namespaces/ttrpc.go).
+pub const NAMESPACE_KEY: &str = "containerd-namespace-ttrpc";
+
 pub use containerd_shim_protos as protos;
 pub use protobuf;
 pub use ttrpc::proto as ttrpc;

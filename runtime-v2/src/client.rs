@@ -14,6 +14,7 @@ use std::{
 
 use protobuf::Message;
 use runtime_proto::{
+    NAMESPACE_KEY,
     bootstrap::{Bootstrap, MIN_VERSION, Protocol},
     errdefs::Code,
     task,
@@ -27,9 +28,6 @@ use crate::{
     id::Namespace,
     ttrpc::{CallError, Connection},
 };
-
-/// Metadata key by which a shim may learn the namespace (containerd pkg/namespaces/ttrpc.go).
-const NAMESPACE_KEY: &str = "containerd-namespace-ttrpc";
 
 /// A connection to a shim's task service.
 #[derive(Debug)]

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use runtime_proto::{
+    NAMESPACE_KEY,
     protobuf::Message,
     ttrpc::{Request, Status},
 };
 use runtime_v2::{Code, Error, Key, Namespace, ttrpc::CallError};
-
-/// Names the namespace of a call (containerd pkg/namespaces/ttrpc.go).
-const NAMESPACE_KEY: &str = "containerd-namespace-ttrpc";
 
 /// On whose behalf a call is made, and how long its answer is waited for.
 #[derive(Debug)]
