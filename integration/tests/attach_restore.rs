@@ -49,21 +49,8 @@ async fn request(fixture: &Fixture, fake: &FakeRunc) -> Result<CreateRequest> {
     Ok(request)
 }
 
-async fn attached<'a>(
-    fixture: &'a Fixture,
-    containerd: &Containerd<'_>,
-) -> Result<(Attach<'a>, Glue)> {
-    let surroundings = Surroundings::at(fixture.dir(), &containerd.address());
-    fixture.expect_empty(&surroundings.bundles(fixture.namespace()));
-    fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
-    let attach = Attach::start(fixture).await?;
-    let glue = attach.glue().await?;
-    glue.load(&surroundings).await?;
-    Ok((attach, glue))
-}
-
-#[test]
-fn a_container_is_restored_with_its_changes_and_runs() -> Result {
+/// A manager beside a containerd, and a request to restore a container, whose root filesystem and layer are there.
+fn restoring(story: impl AsyncFnOnce(&Fixture, &Glue, CreateRequest) -> Result) -> Result {
     if paths::containerd(SERIES).is_none() {
         return skip("no containerd 2 in this machine's mirror");
     }
@@ -71,32 +58,36 @@ fn a_container_is_restored_with_its_changes_and_runs() -> Result {
         let containerd = Containerd::start(fixture, SERIES).await?;
         let mut fake = FakeRunc::install(fixture)?;
         fake.obey(&[Rule { restores: true, ..Rule::on("restore") }])?;
-        let (attach, glue) = attached(fixture, &containerd).await?;
+        let surroundings = Surroundings::at(fixture.dir(), &containerd.address());
+        fixture.expect_empty(&surroundings.bundles(fixture.namespace()));
+        fixture.offer("containerd-shim-runc-v2", &paths::shim()?)?;
+        let attach = Attach::start(fixture).await?;
+        let glue = attach.glue().await?;
+        glue.load(&surroundings).await?;
         let request = request(fixture, &fake).await?;
         fixture.expect_socket(&containerd.address(), &request.id);
-        let task = glue.create(&request).await?;
-        ensure!(task.pid > 0 && is_alive(task.pid), "it does not run: {}", task.pid);
-        let rootfs = fixture.rootfs()?;
-        ensure_eq!(fs::read_to_string(rootfs.join("made"))?, "made", "a file of the checkpoint");
-        ensure!(!rootfs.join("removed").exists(), "a file that the container had removed");
-        glue.remove(&request.id).await?;
+        story(fixture, &glue, request).await?;
         attach.stop().await?;
         containerd.stop().await
     })
 }
 
 #[test]
+fn a_container_is_restored_with_its_changes_and_runs() -> Result {
+    restoring(async |fixture, glue, request| {
+        let task = glue.create(&request).await?;
+        ensure!(task.pid > 0 && is_alive(task.pid), "it does not run: {}", task.pid);
+        let rootfs = fixture.rootfs()?;
+        ensure_eq!(fs::read_to_string(rootfs.join("made"))?, "made", "a file of the checkpoint");
+        ensure!(!rootfs.join("removed").exists(), "a file that the container had removed");
+        glue.remove(&request.id).await?;
+        Ok(())
+    })
+}
+
+#[test]
 fn a_restore_that_fails_leaves_nothing() -> Result {
-    if paths::containerd(SERIES).is_none() {
-        return skip("no containerd 2 in this machine's mirror");
-    }
-    scenario(async |fixture| {
-        let containerd = Containerd::start(fixture, SERIES).await?;
-        let mut fake = FakeRunc::install(fixture)?;
-        fake.obey(&[Rule { restores: true, ..Rule::on("restore") }])?;
-        let (attach, glue) = attached(fixture, &containerd).await?;
-        let request = request(fixture, &fake).await?;
-        fixture.expect_socket(&containerd.address(), &request.id);
+    restoring(async |fixture, glue, request| {
         let layer = fixture.file("cri/rootfs-diff.tar");
         let mut outside = Command::new("tar");
         outside.arg("-cPf").arg(&layer).args([
@@ -109,7 +100,6 @@ fn a_restore_that_fails_leaves_nothing() -> Result {
         ensure!(code != Code::ALREADY_EXISTS, "{code:?}");
         ensure_eq!(code_of(glue.get(&request.id).await)?, Code::NOT_FOUND, "after the failure");
         ensure!(!fixture.dir().join("outside").exists(), "a file outside of the container");
-        attach.stop().await?;
-        containerd.stop().await
+        Ok(())
     })
 }

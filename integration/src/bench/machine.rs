@@ -1,6 +1,6 @@
 //! Where it was measured.
 
-use std::fs;
+use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,14 @@ pub struct Machine {
     /// How many processes wanted to run in the last minute, before anything was measured: with more than about one,
     /// absolute numbers say little.
     pub load: f64,
+}
+
+/// All of it but the load, in a line.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { processor, processors, memory, kernel, cgroups, load: _ } = self;
+        write!(f, "{processors} x {processor}, {memory} MiB, Linux {kernel}, cgroup {cgroups}")
+    }
 }
 
 impl Machine {

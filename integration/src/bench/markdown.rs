@@ -61,14 +61,8 @@ fn table(name: &str, report: &Report) -> Result<String> {
 fn machine(report: &Report) -> String {
     let machine = &report.machine;
     let mut text = format!(
-        "Measured by `bench {}` on {} x {}, {} MiB, Linux {}, cgroup {}, with a load of {} when it began:\n\n",
-        report.effort,
-        machine.processors,
-        machine.processor,
-        machine.memory,
-        machine.kernel,
-        machine.cgroups,
-        machine.load
+        "Measured by `bench {}` on {machine}, with a load of {} when it began:\n\n",
+        report.effort, machine.load
     );
     let versions = report.versions.iter().map(|it| format!("{} ({})", it.name, it.version));
     let _ = writeln!(text, "{}.\n", versions.collect::<Vec<_>>().join(", "));

@@ -12,15 +12,7 @@ const CELL: usize = 22;
 #[must_use]
 pub fn write(report: &Report) -> String {
     let machine = &report.machine;
-    let mut text = format!(
-        "{} x {}, {} MiB, Linux {}, cgroup {}, load {}\n",
-        machine.processors,
-        machine.processor,
-        machine.memory,
-        machine.kernel,
-        machine.cgroups,
-        machine.load
-    );
+    let mut text = format!("{machine}, load {}\n", machine.load);
     for it in &report.versions {
         let line = format!("  {:<16} {:<24} {}", it.name, it.version, it.binary.display());
         let _ = writeln!(text, "{line}");
