@@ -20,6 +20,7 @@
 //! * [`ttrpc`]: a connection that knows when it closes; a small server. `grpc` is the same for
 //!   shims that speak gRPC.
 //! * [`id`] and [`error`]: names that are safe in paths; one error type whose kind is an RPC code.
+//! * `procfs`: what the kernel tells of processes.
 //! * [`config`]: the surroundings. No path is built in. [`events`] and [`stores`]: what an embedder
 //!   gives; [`activation`]: who makes mounts that no shim can make. `state_lock` claims the
 //!   directories for one manager.
@@ -69,6 +70,7 @@ mod features;
 mod grpc;
 mod load;
 mod observed;
+mod procfs;
 mod runtime_path;
 mod shim_binary;
 mod shim_log;

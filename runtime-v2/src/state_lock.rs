@@ -19,7 +19,10 @@ use nix::{
 };
 use runtime_proto::errdefs::Code;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    procfs,
+};
 
 /// Beside the bundles; no identifier begins with a dot, so it is none.
 const NAME: &str = ".lock";
@@ -60,7 +63,11 @@ impl StateLock {
                 Err((_, errno)) => return Err(failed(errno.into())),
             };
             let holder = holder(&mut refused);
-            let limit = if holder.is_some_and(is_alive) { LIVING_TIMEOUT } else { DEAD_TIMEOUT };
+            let limit = if holder.is_some_and(|pid| procfs::stat(pid).is_some()) {
+                LIVING_TIMEOUT
+            } else {
+                DEAD_TIMEOUT
+            };
             if begun.elapsed() > limit {
                 let holder = holder.map(|pid| format!(" {pid}")).unwrap_or_default();
                 let text =
@@ -104,16 +111,11 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Who says to have the lock.
-fn holder(file: &mut File) -> Option<u32> {
+fn holder(file: &mut File) -> Option<i32> {
     let mut text = String::new();
     file.rewind().ok()?;
     file.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
 };
 
-use super::procfs;
+use crate::procfs;
 
 /// One process, by its pid and the time it was started.
 #[derive(Debug)]

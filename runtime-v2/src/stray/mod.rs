@@ -20,7 +20,6 @@
 //! is taken to be there only when several looks in a row have seen nothing.
 
 mod hold;
-mod procfs;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,11 +28,18 @@ use std::{
 };
 
 use hold::Held;
-use procfs::Stat;
 use runtime_proto::bootstrap::ENV_NAMESPACE;
 use rustix::process::Signal;
 
-use crate::{address, bundle::Bundle, error::Result, id::Key, shim_users::Users, socket_file};
+use crate::{
+    address,
+    bundle::Bundle,
+    error::Result,
+    id::Key,
+    procfs::{self, Stat},
+    shim_users::Users,
+    socket_file,
+};
 
 /// A killed process needs a moment to be gone from /proc; fifty of these are one second, after
 /// which it is stuck in the kernel and nothing helps.
@@ -282,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Daemon};
-    use crate::stray::procfs::processes;
+    use crate::procfs::processes;
 
     fn bundle(dir: &Path) -> Bundle {
         let daemon = Daemon {

@@ -12,15 +12,15 @@ const ACCEPTS: u32 = 0x1_0000;
 
 /// What is read of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stat {
-    pub(super) state: char,
-    pub(super) parent: i32,
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: i32,
     /// In clock ticks since the boot; with the pid, it names one process for good.
-    pub(super) started: u64,
+    pub(crate) started: u64,
 }
 
 /// Every process that has not ended.
-pub(super) fn processes() -> HashMap<i32, Stat> {
+pub(crate) fn processes() -> HashMap<i32, Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
     entries
         .flatten()
@@ -30,7 +30,7 @@ pub(super) fn processes() -> HashMap<i32, Stat> {
 }
 
 /// One process; none if it has ended.
-pub(super) fn stat(pid: i32) -> Option<Stat> {
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, spaces and parentheses included.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -42,32 +42,32 @@ pub(super) fn stat(pid: i32) -> Option<Stat> {
 }
 
 /// Whether this is its working directory.
-pub(super) fn works_in(pid: i32, dir: &Path) -> bool {
+pub(crate) fn works_in(pid: i32, dir: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir)
 }
 
 /// Whether this is a word of its command line.
-pub(super) fn names(pid: i32, word: &str) -> bool {
+pub(crate) fn names(pid: i32, word: &str) -> bool {
     fs::read(format!("/proc/{pid}/cmdline"))
         .is_ok_and(|line| line.split(|byte| *byte == 0).any(|other| other == word.as_bytes()))
 }
 
 /// Whether it has no command line, as one has that is just executing something: the new one is
 /// filled in after the old one has gone. One that has ended has none either.
-pub(super) fn has_no_words(pid: i32) -> bool {
+pub(crate) fn has_no_words(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
         && stat(pid).is_some()
 }
 
 /// Whether it was given this in its environment.
-pub(super) fn has_env(pid: i32, name: &str, value: &str) -> bool {
+pub(crate) fn has_env(pid: i32, name: &str, value: &str) -> bool {
     let wanted = format!("{name}={value}");
     fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|env| env.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
 }
 
 /// Whether this is its executable.
-pub(super) fn runs(pid: i32, binary: &Path) -> bool {
+pub(crate) fn runs(pid: i32, binary: &Path) -> bool {
     let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
     let exe = exe.as_os_str().as_bytes();
     // Replaced by an upgrade, it still is the shim.
@@ -77,7 +77,7 @@ pub(super) fn runs(pid: i32, binary: &Path) -> bool {
 }
 
 /// Inodes of the sockets that a process holds.
-pub(super) fn socket_inodes(pid: i32) -> HashSet<String> {
+pub(crate) fn socket_inodes(pid: i32) -> HashSet<String> {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
     let inode = |target: PathBuf| {
         let name = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
@@ -87,7 +87,7 @@ pub(super) fn socket_inodes(pid: i32) -> HashSet<String> {
 }
 
 /// Inodes of the sockets that listen by one of these names.
-pub(super) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
+pub(crate) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
     if names.is_empty() {
         return HashSet::new();
     }
@@ -99,7 +99,7 @@ pub(super) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
 }
 
 /// Files of the sockets that a process holds.
-pub(super) fn sockets_of(pid: i32) -> Vec<PathBuf> {
+pub(crate) fn sockets_of(pid: i32) -> Vec<PathBuf> {
     let inodes = socket_inodes(pid);
     let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
     let held = rows(&table).filter(|row| inodes.contains(row.inode));
