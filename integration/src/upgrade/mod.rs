@@ -6,16 +6,22 @@
 //! 2. [`player`]: who may run the node: a stock containerd, the task manager in containerd's place, a containerd built
 //!    with it. [`glue`]: the second of these, with the harness in the role of containerd's plugin.
 //! 3. [`node`]: directories that stay, and the player of the day. What it has been told to run it keeps count of, and can
-//!    be asked at any moment whether all of that is still so. [`verbs`]: what one does with containers, whoever plays.
+//!    be asked at any moment whether all of that is still so. [`verbs`]: what one does with containers, whoever plays;
+//!    [`record`]: what containerd is told of them, [`cut_off`]: what is done to the manager meanwhile. [`bundles`]: what
+//!    lies on the disk; [`told`]: what the player says.
 //! 4. [`mishap`]: what may go wrong at every step: kills, and a full disk. [`play`]: the frame of every story.
 
+mod bundles;
+mod cut_off;
 pub mod glue;
 pub mod mishap;
 pub mod node;
 pub mod play;
 pub mod player;
+mod record;
 pub mod shims;
 pub mod story;
+mod told;
 mod verbs;
 
 pub use mishap::Mishap;

@@ -5,24 +5,20 @@ use std::fmt;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use super::glue::Glue;
 use super::mishap::{Mishap, SmallDisk};
 use super::player::Player;
 use super::story::Story;
 use crate::containerd::{Containerd, TASK_PLUGIN};
-use crate::deadline::{self, HANG};
 use crate::failure::{Context, Failure, Result};
 use crate::fakerunc::FakeRunc;
 use crate::fixture::Fixture;
 use crate::leak::Descriptors;
 use crate::paths;
 use crate::shim::is_alive;
-use crate::task::{self, TaskClient, V2, V3};
 use crate::{ensure, ensure_eq};
 
 /// Pids from here on are those of a stand-in's tasks, which are no processes.
@@ -276,80 +272,6 @@ impl<'a> Node<'a> {
         self.kept.keys().cloned().collect()
     }
 
-    /// The bundle of a container.
-    #[must_use]
-    pub fn bundle(&self, id: &str) -> PathBuf {
-        self.dir.join("state").join(TASK_PLUGIN).join(self.fixture.namespace()).join(id)
-    }
-
-    /// The task API version in a bundle's `bootstrap.json`; none where there is no such file.
-    ///
-    /// # Errors
-    /// When the file cannot be understood.
-    pub fn version_on_disk(&self, id: &str) -> Result<Option<i64>> {
-        let Ok(text) = fs::read(self.bundle(id).join("bootstrap.json")) else { return Ok(None) };
-        let value: Value = serde_json::from_slice(&text).context("reading bootstrap.json")?;
-        Ok(value["version"].as_i64())
-    }
-
-    /// Writes another version there, as a release leaves it that has downgraded in memory alone.
-    ///
-    /// # Errors
-    /// When there is no such file.
-    pub fn forge_version_on_disk(&self, id: &str, version: i64) -> Result {
-        let file = self.bundle(id).join("bootstrap.json");
-        let mut value: Value = serde_json::from_slice(&fs::read(&file)?)?;
-        value["version"] = version.into();
-        Ok(fs::write(&file, value.to_string())?)
-    }
-
-    /// The process of the shim at the address in a container's bundle.
-    ///
-    /// # Errors
-    /// When nobody answers there.
-    pub async fn shim_of(&self, id: &str) -> Result<u32> {
-        let tasks = self.shim_client(id).await?;
-        Ok(tasks.connect_task(id).await?.shim_pid)
-    }
-
-    /// A connection to a container's shim, past any manager, speaking what it understands.
-    ///
-    /// # Errors
-    /// When nobody answers there.
-    pub async fn shim_client(&self, id: &str) -> Result<TaskClient> {
-        let address = self.address_of(id)?;
-        let namespace = self.fixture.namespace();
-        let client = TaskClient::connect(&address, V2, namespace)
-            .await
-            .context(format!("shim of {id} at {address}"))?;
-        for service in [V2, V3] {
-            let speaking = client.speaking(service);
-            if speaking.connect_task(id).await.is_ok() {
-                return Ok(speaking);
-            }
-        }
-        Err(Failure::new(format!("the shim of {id} speaks neither v2 nor v3")))
-    }
-
-    fn address_of(&self, id: &str) -> Result<String> {
-        let bundle = self.bundle(id);
-        let noted = fs::read(bundle.join("bootstrap.json")).ok();
-        let value = noted.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-        if let Some(address) = value.as_ref().and_then(|value| value["address"].as_str()) {
-            return Ok(address.to_owned());
-        }
-        let plain = fs::read_to_string(bundle.join("address"));
-        plain.context(format!("address of {id}")).map(|text| text.trim().to_owned())
-    }
-
-    /// Waits for the end of a process that was a shim's.
-    ///
-    /// # Errors
-    /// When it stays.
-    pub async fn gone(&self, shim: u32) -> Result {
-        deadline::until(&format!("the end of shim {shim}"), HANG, || !is_alive(shim)).await
-    }
-
     /// The process of a kept container's shim.
     ///
     /// # Errors
@@ -449,6 +371,11 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// The manager.
+    pub(super) fn manager(&self) -> Result<&Glue<'a>> {
+        self.glue().ok_or_else(|| Failure::new("the manager does not play"))
+    }
+
     /// What the plugin does when containerd starts.
     async fn attach(&self, behind: &Containerd<'_>) -> Result<Glue<'a>> {
         let pods = self.kept.values().filter(|kept| kept.container.on_record);
@@ -456,70 +383,6 @@ impl<'a> Node<'a> {
             pods.filter_map(|kept| kept.container.sandbox.clone()).collect();
         let sandboxes: Vec<String> = sandboxes.into_iter().collect();
         Glue::attach(self.fixture, behind, &sandboxes).await
-    }
-
-    /// The status of a task and the pid of its init, as the player tells it; none if it knows of none.
-    ///
-    /// # Errors
-    /// When the player cannot be asked.
-    pub async fn status(&self, id: &str) -> Result<Option<(u32, Status)>> {
-        if let Some(glue) = self.glue() {
-            let state = match glue.tasks().state(id, "").await {
-                Ok(state) => state,
-                Err(error) if error.code() == Some(ttrpc::Code::NOT_FOUND) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
-            return Ok(Some((state.pid, status(state.status.enum_value_or_default()))));
-        }
-        let list = self.containerd()?.must(&["tasks", "ls"]).await?;
-        let line = list.lines().find(|line| line.split_whitespace().next() == Some(id));
-        let Some(line) = line else { return Ok(None) };
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let pid = fields.get(1).and_then(|pid| pid.parse().ok()).unwrap_or_default();
-        let all = [Status::Created, Status::Running, Status::Paused, Status::Stopped];
-        let word = fields.get(2).copied().unwrap_or_default();
-        let status = all.into_iter().find(|status| status.to_string() == word);
-        let status = status.ok_or_else(|| Failure::new(format!("{id} has status {word}")))?;
-        Ok(Some((pid, status)))
-    }
-
-    /// Waits until a task has a status.
-    ///
-    /// # Errors
-    /// When it does not come to have it.
-    pub async fn until_status(&self, id: &str, status: Status) -> Result {
-        let looks = async {
-            while self.status(id).await?.map(|task| task.1) != Some(status) {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-            }
-            Ok(())
-        };
-        let limited = tokio::time::timeout(HANG, looks).await;
-        limited.map_err(|_| Failure::new(format!("{id} does not become {status}")))?
-    }
-
-    /// Waits until the player knows nothing of a task.
-    ///
-    /// # Errors
-    /// When it goes on knowing it.
-    pub async fn until_lost(&self, id: &str) -> Result {
-        let looks = async {
-            while self.status(id).await?.is_some() {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-            }
-            Ok(())
-        };
-        let limited = tokio::time::timeout(HANG, looks).await;
-        limited.map_err(|_| Failure::new(format!("{id} does not go")))?
-    }
-}
-
-fn status(status: task::Status) -> Status {
-    match status {
-        task::Status::CREATED => Status::Created,
-        task::Status::PAUSED | task::Status::PAUSING => Status::Paused,
-        task::Status::STOPPED => Status::Stopped,
-        _ => Status::Running,
     }
 }
 

@@ -2,15 +2,13 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use runtime_proto::manager::Mount;
 use serde_json::{Value, json};
 
-use super::glue::Order;
 use super::mishap::Mishap;
 use super::node::{Container, Kept, Node, Status};
 use crate::deadline::{self, HANG};
 use crate::failure::{Context, Failure, Result};
-use crate::fakerunc::{Gate, Rule};
+use crate::fakerunc::Rule;
 use crate::image;
 use crate::stdio::Stdio;
 use crate::{ensure, ensure_eq};
@@ -94,7 +92,7 @@ impl Node<'_> {
     }
 
     /// From here on the node answers for it.
-    async fn keep(&mut self, container: &Container, expected: Status) -> Result {
+    pub(super) async fn keep(&mut self, container: &Container, expected: Status) -> Result {
         let id = &container.id;
         let found = self.status(id).await?;
         let (pid, status) = found.ok_or_else(|| Failure::new(format!("{id} is not there")))?;
@@ -340,7 +338,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    async fn remove_task(&mut self, id: &str, kept: &Kept) -> Result {
+    pub(super) async fn remove_task(&mut self, id: &str, kept: &Kept) -> Result {
         if kept.status != Status::Stopped {
             let tasks = self.tasks()?;
             tasks.kill_with(id, "", 9, true).await.context(format!("killing {id}"))?;
@@ -366,80 +364,13 @@ impl Node<'_> {
         }
     }
 
-    async fn delete_once(&self, id: &str) -> Result {
-        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
-        let deleted = glue.delete(id).await.context(format!("deleting {id}"));
+    pub(super) async fn delete_once(&self, id: &str) -> Result {
+        let deleted = self.manager()?.delete(id).await.context(format!("deleting {id}"));
         deleted.map(drop).map_err(|failure| failure.context(self.log_tail()))
     }
 
-    /// The manager is killed while the OCI runtime creates the container; what the next one makes of it is undone or
-    /// whole.
-    async fn create_cut_off(&mut self, container: &Container) -> Result {
-        let id = &container.id;
-        let gate = Gate::new(self.fixture, &format!("create-{id}"));
-        let rule = Rule { gate: Some(gate.path.clone()), ..Rule::on("create").of(id) };
-        self.runc.obey(&[rule])?;
-        self.record(container).await?;
-        let cut = async {
-            let created = async {
-                self.order(container).await?;
-                Err(Failure::new("the creation ends in spite of all"))
-            };
-            tokio::select! { reached = gate.reached() => reached, created = created => created }
-        };
-        cut.await.context("a creation to be cut off")?;
-        self.story.aside(format!("kill -9 of the manager while it creates {id}"));
-        let reopened = self.kill_manager_with(|| gate.open()).await;
-        self.runc.obey(&[])?;
-        reopened?;
-        self.check().await?;
-        if let Some((_, status)) = self.status(id).await? {
-            self.keep(container, status).await?;
-            let kept = self.kept(id)?.clone();
-            let was = std::mem::replace(&mut self.mishap, Mishap::None);
-            let removed = self.remove_task(id, &kept).await;
-            self.mishap = was;
-            self.kept.remove(id);
-            removed?;
-        }
-        self.nothing_of(container).await
-    }
-
-    /// The manager is killed while the OCI runtime deletes the container; the next one ends the deletion.
-    async fn delete_cut_off(&mut self, id: &str) -> Result {
-        let gate = Gate::new(self.fixture, &format!("delete-{id}"));
-        let rule = Rule { gate: Some(gate.path.clone()), ..Rule::on("delete").of(id) };
-        self.runc.obey(&[rule])?;
-        let cut = async {
-            tokio::select! {
-                reached = gate.reached() => reached,
-                deleted = self.delete_once(id) =>
-                    deleted.and(Err(Failure::new("the deletion ends in spite of all"))),
-            }
-        };
-        cut.await.context("a deletion to be cut off")?;
-        self.story.aside(format!("kill -9 of the manager while it deletes {id}"));
-        let kept = self.kept.remove(id);
-        let reopened = self.kill_manager_with(|| gate.open()).await;
-        self.runc.obey(&[])?;
-        reopened?;
-        self.check().await?;
-        if let (Some(kept), Some(_)) = (kept, self.status(id).await?) {
-            self.kept.insert(id.to_owned(), kept);
-            self.delete_once(id).await?;
-        }
-        Ok(())
-    }
-
-    async fn kill_manager_with(&mut self, then: impl FnOnce() -> Result) -> Result {
-        // The runtime's call goes on while nobody manages.
-        self.kill_manager().await?;
-        then()?;
-        self.start_manager().await
-    }
-
     /// Nothing may be left of a container that could not be created.
-    async fn nothing_of(&self, container: &Container) -> Result {
+    pub(super) async fn nothing_of(&self, container: &Container) -> Result {
         let id = &container.id;
         self.until_lost(id).await?;
         self.bundle_goes(id).await?;
@@ -454,85 +385,10 @@ impl Node<'_> {
     }
 
     fn tasks(&self) -> Result<crate::task::TaskClient> {
-        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
-        Ok(glue.tasks().clone())
+        Ok(self.manager()?.tasks().clone())
     }
-
-    /// Puts a container on containerd's record, with its snapshot.
-    async fn record(&self, container: &Container) -> Result {
-        let mut words = vec!["containers", "create"];
-        let flags = self.flags(container);
-        words.extend(flags.iter().map(String::as_str));
-        words.extend([image::NAME, &container.id]);
-        words.extend(container.command.iter().map(String::as_str));
-        self.containerd()?.must(&words).await.map(drop)
-    }
-
-    /// Has the manager create what is on record.
-    async fn order(&self, container: &Container) -> Result<u32> {
-        let glue = self.glue().ok_or_else(|| Failure::new("the manager does not play"))?;
-        let containerd = self.containerd()?;
-        let id = &container.id;
-        let spec = containerd.must(&["containers", "info", "--spec", id]).await?;
-        let mounts = containerd.must(&["snapshots", "mounts", "/to", id]).await?;
-        let sandbox = container.sandbox.as_ref().filter(|sandbox| *sandbox != id);
-        let order = Order {
-            id,
-            runtime: &container.runtime,
-            spec: serde_json::from_str::<Value>(&spec).context("reading the spec")?,
-            rootfs: mounts.lines().filter_map(mount).collect(),
-            sandbox: sandbox.filter(|_| container.on_record).map(String::as_str),
-        };
-        Ok(glue.create(order).await?)
-    }
-
-    fn flags(&self, container: &Container) -> Vec<String> {
-        let mut flags = vec!["--runtime".to_owned(), container.runtime.clone()];
-        let Some(sandbox) = &container.sandbox else { return flags };
-        let is_pause = *sandbox == container.id;
-        let kind = if is_pause { "sandbox" } else { "container" };
-        for annotation in [
-            format!("io.kubernetes.cri.sandbox-id={sandbox}"),
-            format!("io.kubernetes.cri.container-type={kind}"),
-        ] {
-            flags.extend(["--annotation".to_owned(), annotation]);
-        }
-        // 1.6 knows sandboxes by their annotation alone.
-        if container.on_record && !is_pause && self.player.keeps_sandboxes() {
-            flags.extend(["--sandbox".to_owned(), sandbox.clone()]);
-        }
-        flags
-    }
-}
-
-/// `mount -t overlay overlay /to -o lowerdir=...,upperdir=...`, as ctr prints it.
-fn mount(line: &str) -> Option<Mount> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let after = |flag: &str| words.iter().position(|word| *word == flag).map(|at| at + 1);
-    let at = after("-t")?;
-    let mut mount = Mount::new();
-    mount.type_ = (*words.get(at)?).to_owned();
-    mount.source = (*words.get(at + 1)?).to_owned();
-    let options = after("-o").and_then(|at| words.get(at)).copied().unwrap_or_default();
-    mount.options =
-        options.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect();
-    Some(mount)
 }
 
 fn process(argv: &[&str]) -> Value {
     json!({ "args": argv, "cwd": "/", "env": ["PATH=/bin"], "user": { "uid": 0, "gid": 0 } })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::mount;
-
-    #[test]
-    fn mounts_are_read_as_ctr_prints_them() {
-        let line = "mount -t overlay overlay /to -o index=off,lowerdir=/a:/b";
-        let read = mount(line).expect("a mount");
-        assert_eq!((read.type_.as_str(), read.source.as_str()), ("overlay", "overlay"));
-        assert_eq!(read.options, ["index=off", "lowerdir=/a:/b"]);
-        assert!(mount("").is_none());
-    }
 }
