@@ -68,7 +68,10 @@ async fn a_container_that_was_half_made_is_gone() {
 async fn a_running_container_outlives_its_manager_whatever_that_was_doing() {
     for_each_shim("live", |mut host| async move {
         if host.is_published() {
-            host.leave_out("it tells its events to the manager it began with alone");
+            host.leave_out(
+                "a_running_container_outlives_its_manager_whatever_that_was_doing",
+                "it tells its events to the manager it began with alone",
+            );
             return;
         }
         host.stop_manager().await;
@@ -105,7 +108,10 @@ async fn a_deletion_whose_manager_was_killed_is_not_lost() {
     for after in [false, true] {
         for_each_shim("dele", move |mut host| async move {
             if host.is_published() {
-                host.leave_out("it tells its events to the manager it began with alone");
+                host.leave_out(
+                    "a_deletion_whose_manager_was_killed_is_not_lost",
+                    "it tells its events to the manager it began with alone",
+                );
                 return;
             }
             let calls = ["create c1", "start c1", "kill c1", "wait c1", "delete c1"];
@@ -141,7 +147,10 @@ async fn eventually_deleted(host: &Host) {
 async fn a_container_that_was_half_made_does_not_come_to_be_later_in_the_shim_of_its_pod() {
     for_each_shim("podh", |mut host| async move {
         if host.is_published() {
-            host.leave_out("it answers nothing else while it creates");
+            host.leave_out(
+                "a_container_that_was_half_made_does_not_come_to_be_later_in_the_shim_of_its_pod",
+                "it answers nothing else while it creates",
+            );
             return;
         }
         // It knows no pods.

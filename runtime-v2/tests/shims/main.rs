@@ -11,6 +11,7 @@
 
 #[path = "../apart/mod.rs"]
 mod apart;
+mod at_hand;
 mod host;
 mod killed;
 mod killed_shim;
@@ -204,7 +205,10 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
     }
     for_each_shim("opts", |host| async move {
         if host.is_published() {
-            host.leave_out("it fails where one hierarchy has other files than it expects");
+            host.leave_out(
+                "the_runtime_s_options_reach_start_in_every_era",
+                "it fails where one hierarchy has other files than it expects",
+            );
             return;
         }
         if host.is_v1() {
@@ -245,7 +249,10 @@ async fn the_runtime_s_options_reach_start_in_every_era() {
 async fn a_running_container_is_not_deleted() {
     for_each_shim("busy", |host| async move {
         if host.is_published() {
-            host.leave_out("it does delete one, and says that went well");
+            host.leave_out(
+                "a_running_container_is_not_deleted",
+                "it does delete one, and says that went well",
+            );
             return;
         }
         let task = host.run("c1", "sleep 1000").await;
