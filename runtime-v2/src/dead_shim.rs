@@ -85,8 +85,8 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
 pub(crate) async fn binary_delete(inner: &Inner, entry: &Entry) -> Exit {
     let shim = &entry.shim;
     let known = (entry.pid() != 0).then_some(entry.pid());
-    match shim.binary() {
-        Some(path) => run_delete(inner, &inner.shims.binary(path), shim.bundle(), known).await,
+    match shim.binary().and_then(|path| inner.shims.present(path)) {
+        Some(path) => run_delete(inner, &inner.shims.binary(&path), shim.bundle(), known).await,
         None => unknown_exit(known),
     }
 }
@@ -132,8 +132,8 @@ pub(crate) async fn end_remains(inner: &Inner, shim: &Shim) {
     // Ended by request as it may be, a call of the OCI runtime can live on in its name.
     shim.force_end().await;
     shim.end_calls().await;
-    if let Some(path) = shim.binary() {
-        run_delete(inner, &inner.shims.binary(path), shim.bundle(), None).await;
+    if let Some(path) = shim.binary().and_then(|path| inner.shims.present(path)) {
+        run_delete(inner, &inner.shims.binary(&path), shim.bundle(), None).await;
     }
 }
 

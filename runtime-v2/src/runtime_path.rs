@@ -47,8 +47,7 @@ impl Resolver {
         if let Some(path) = self.remembered(&binary) {
             return Ok(path);
         }
-        let path = self.search.iter().map(|dir| dir.join(&binary)).find(|path| is_executable(path));
-        let path = path.ok_or_else(|| {
+        let path = self.search(&binary).ok_or_else(|| {
             Error::new(
                 Code::NotFound,
                 format!("runtime {runtime:?} binary not installed {binary:?}"),
@@ -56,6 +55,17 @@ impl Resolver {
         })?;
         self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(binary, path.clone());
         Ok(path)
+    }
+
+    /// A binary that was here once: where it is now, which after an upgrade may be elsewhere in the
+    /// search path.
+    pub(crate) fn present(&self, path: &Path) -> Option<PathBuf> {
+        if path.exists() { Some(path.into()) } else { self.search(path.file_name()?) }
+    }
+
+    fn search(&self, name: impl AsRef<Path>) -> Option<PathBuf> {
+        let mut places = self.search.iter().map(|dir| dir.join(name.as_ref()));
+        places.find(|path| is_executable(path))
     }
 
     /// An earlier find, if it is still there: packages get removed under a running daemon.
@@ -128,6 +138,18 @@ mod tests {
         assert_eq!(resolver.resolve("io.containerd.x.v1").unwrap(), later, "remembered");
         fs::remove_file(&later).unwrap();
         assert_eq!(resolver.resolve("io.containerd.x.v1").unwrap(), earlier);
+    }
+
+    #[test]
+    fn a_binary_that_was_moved_is_found_by_its_name() {
+        let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let resolver = Resolver::new(vec![new.path().into()]);
+        let here = install(old.path(), "containerd-shim-x-v1");
+        let there = install(new.path(), "containerd-shim-x-v1");
+        assert_eq!(resolver.present(&here), Some(here.clone()), "while it is there");
+        fs::remove_file(&here).unwrap();
+        assert_eq!(resolver.present(&here), Some(there));
+        assert_eq!(resolver.present(&old.path().join("containerd-shim-y-v1")), None);
     }
 
     #[test]

@@ -187,6 +187,11 @@ impl ShimManager {
         self.resolver.resolve(runtime)
     }
 
+    /// Where a shim binary is now: an upgrade may have moved it.
+    pub(crate) fn present(&self, path: &Path) -> Option<PathBuf> {
+        self.resolver.present(path)
+    }
+
     pub(crate) fn binary<'a>(&'a self, path: &'a Path) -> ShimBinary<'a> {
         ShimBinary { path, config: &self.config }
     }

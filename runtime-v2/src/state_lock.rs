@@ -99,15 +99,19 @@ fn make(state: &Path) -> io::Result<()> {
     }
 }
 
+/// Opens the file, or makes it. On a disk that has become read-only the one that is there can be
+/// locked all the same, and what runs is found again.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let mut making = options.clone();
+    let made = making.write(true).create(true).truncate(false).mode(0o600).open(path);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            options.open(path).map_err(|_| error)
+        }
+        made => made,
+    }
 }
 
 /// Who says to have the lock.

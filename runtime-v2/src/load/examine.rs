@@ -134,7 +134,7 @@ async fn judge(inner: &Inner, answered: Answered) -> Examined {
 /// has gone does not matter as long as the shim lives.
 async fn binary(inner: &Inner, key: &Key, noted: Option<PathBuf>) -> Result<Option<PathBuf>> {
     if let Some(noted) = noted {
-        return Ok(Some(noted).filter(|path| path.exists()));
+        return Ok(inner.shims.present(&noted));
     }
     let recorded = look(inner.environment.containers.runtime(key)).await?;
     Ok(recorded.and_then(|runtime| inner.shims.resolve(&runtime).ok()))
