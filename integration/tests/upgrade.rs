@@ -3,6 +3,8 @@
 //!
 //! Each story prints its steps while it is played: `make test-upgrade`.
 
+#[path = "upgrade/binary.rs"]
+mod binary;
 #[path = "upgrade/lost.rs"]
 mod lost;
 #[path = "upgrade/mishaps.rs"]

@@ -33,14 +33,6 @@ impl Descriptors {
         self.0.retain(|_, count| *count > 0);
     }
 
-    /// Takes away some of a kind, as far as there are any.
-    pub fn forgive(&mut self, kind: &str, count: usize) {
-        if let Some(held) = self.0.get_mut(kind) {
-            *held = held.saturating_sub(count);
-        }
-        self.0.retain(|_, count| *count > 0);
-    }
-
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -16,7 +16,12 @@ impl Node<'_> {
     /// The bundle of a container.
     #[must_use]
     pub fn bundle(&self, id: &str) -> PathBuf {
-        self.dir.join("state").join(TASK_PLUGIN).join(self.fixture.namespace()).join(id)
+        self.bundles().join(id)
+    }
+
+    /// Where all of them are.
+    pub(super) fn bundles(&self) -> PathBuf {
+        self.dir.join("state").join(TASK_PLUGIN).join(self.fixture.namespace())
     }
 
     /// The task API version in a bundle's `bootstrap.json`; none where there is no such file.
@@ -27,6 +32,22 @@ impl Node<'_> {
         let Ok(text) = fs::read(self.bundle(id).join("bootstrap.json")) else { return Ok(None) };
         let value: Value = serde_json::from_slice(&text).context("reading bootstrap.json")?;
         Ok(value["version"].as_i64())
+    }
+
+    /// What is written down is what the next manager begins with, and containerd too: it has to be what the shim speaks.
+    ///
+    /// # Errors
+    /// When nothing is there, or something else.
+    pub(super) async fn disk_is_true(&self, id: &str) -> Result {
+        let version = self.version_on_disk(id)?;
+        let service = match version {
+            Some(2) => V2,
+            Some(3) => V3,
+            _ => return Err(Failure::new(format!("bootstrap.json of {id} says {version:?}"))),
+        };
+        let speaking = self.shim_client(id).await?.speaking(service);
+        let answer = speaking.connect_task(id).await;
+        answer.map(drop).context(format!("version in bootstrap.json of {id}: {version:?}"))
     }
 
     /// Writes another version there, as a release leaves it that has downgraded in memory alone.
@@ -54,7 +75,11 @@ impl Node<'_> {
     /// # Errors
     /// When nobody answers there.
     pub async fn shim_client(&self, id: &str) -> Result<TaskClient> {
-        let address = self.address_of(id)?;
+        let mut address = self.address_of(id)?;
+        if !address.contains("://") {
+            // Old shims give the bare name of an abstract socket.
+            address = format!("unix://@{address}");
+        }
         let namespace = self.fixture.namespace();
         let client = TaskClient::connect(&address, V2, namespace)
             .await

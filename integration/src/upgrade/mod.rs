@@ -7,13 +7,17 @@
 //!    with it. [`glue`]: the second of these, with the harness in the role of containerd's plugin.
 //! 3. [`node`]: directories that stay, and the player of the day. What it has been told to run it keeps count of, and can
 //!    be asked at any moment whether all of that is still so. [`verbs`]: what one does with containers, whoever plays;
-//!    [`record`]: what containerd is told of them, [`cut_off`]: what is done to the manager meanwhile. [`bundles`]: what
-//!    lies on the disk; [`told`]: what the player says.
-//! 4. [`mishap`]: what may go wrong at every step: kills, and a full disk. [`play`]: the frame of every story.
+//!    [`at_once`]: with several at the same moment; [`record`]: what containerd is told of them; [`cut_off`]: what is done
+//!    to manager or shim meanwhile. [`manager`]: the manager by itself. [`bundles`]: what lies on the disk; [`told`]: what
+//!    the player says.
+//! 4. [`mishap`]: what may go wrong at every step: kills, and a bad [`disk`]. [`play`]: the frame of every story.
 
+mod at_once;
 mod bundles;
 mod cut_off;
+mod disk;
 pub mod glue;
+mod manager;
 pub mod mishap;
 pub mod node;
 pub mod play;

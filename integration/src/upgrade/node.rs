@@ -1,6 +1,6 @@
 //! A node: directories that stay, and whoever plays containerd on them today.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
+use super::disk::SmallDisk;
 use super::glue::Glue;
-use super::mishap::{Mishap, SmallDisk};
+use super::mishap::Mishap;
 use super::player::Player;
 use super::story::Story;
 use crate::containerd::{Containerd, TASK_PLUGIN};
 use crate::failure::{Context, Failure, Result};
 use crate::fakerunc::FakeRunc;
 use crate::fixture::Fixture;
-use crate::leak::Descriptors;
 use crate::paths;
 use crate::shim::is_alive;
 use crate::{ensure, ensure_eq};
@@ -88,6 +88,8 @@ pub struct Node<'a> {
     pub(super) mishap: Mishap,
     pub(super) runc: FakeRunc,
     pub(super) disk: Option<SmallDisk>,
+    /// Whether our manager was started on that disk in a bad state.
+    pub(super) spoilt: bool,
     pub(super) swaps: usize,
     imported: bool,
 }
@@ -106,10 +108,8 @@ impl<'a> Node<'a> {
         for half in ["state", "root"] {
             fixture.expect_empty(&dir.join(half).join(TASK_PLUGIN).join(fixture.namespace()));
         }
-        let disk = match mishap {
-            Mishap::FullDisk => Some(SmallDisk::mount(&dir.join("state"))?),
-            _ => None,
-        };
+        let small = matches!(mishap, Mishap::FullDisk | Mishap::ReadOnlyDisk);
+        let disk = small.then(|| SmallDisk::mount(&dir.join("state"))).transpose()?;
         Ok(Self {
             fixture,
             story,
@@ -120,6 +120,7 @@ impl<'a> Node<'a> {
             mishap,
             runc,
             disk,
+            spoilt: false,
             swaps: 0,
             imported: false,
         })
@@ -143,14 +144,13 @@ impl<'a> Node<'a> {
     /// When it does not come up, or has lost something.
     pub async fn boot(&mut self, player: Player) -> Result {
         self.boot_unchecked(player).await?;
-        self.check().await.context(format!("after the start of {player}"))?;
-        if self.mishap == Mishap::FullDisk && self.glue().is_some() {
-            self.story.aside("all is found on a full disk; once more with space");
+        if self.spoilt {
+            self.all_found().await.context(format!("after the start of {player} on a bad disk"))?;
+            self.story.aside("all is found on such a disk; once more on a good one");
             self.kill_manager().await?;
             self.start_manager().await?;
-            self.check().await.context("with space again")?;
         }
-        Ok(())
+        self.check().await.context(format!("after the start of {player}"))
     }
 
     /// Starts a player, whatever it makes of what runs.
@@ -163,19 +163,20 @@ impl<'a> Node<'a> {
         let dir = self.dir.clone();
         self.player = player;
         let without: &[&str] = if player == Player::Ours { &[TASK_PLUGIN] } else { &[] };
+        let spoilt = if player == Player::Build { self.spoil_disk()? } else { None };
+        self.spoilt = spoilt.is_some();
         let containerd = Containerd::start_at(self.fixture, programs, dir, without).await?;
+        drop(spoilt);
         if !self.imported {
             containerd.import_image().await?;
             self.imported = true;
         }
         self.playing = Some(match player {
             Player::Ours => {
-                let full = match self.mishap {
-                    Mishap::FullDisk => self.disk.as_ref().map(SmallDisk::fill).transpose()?,
-                    _ => None,
-                };
+                let spoilt = self.spoil_disk()?;
+                self.spoilt = spoilt.is_some();
                 let glue = self.attach(&containerd).await?;
-                drop(full);
+                drop(spoilt);
                 Playing::Ours { behind: containerd, glue: Some(Box::new(glue)) }
             }
             Player::Stock(_) | Player::Build => Playing::Whole(containerd),
@@ -216,37 +217,23 @@ impl<'a> Node<'a> {
         self.boot(player).await
     }
 
-    /// Kills the task manager alone, where it is a process of its own.
-    ///
-    /// # Errors
-    /// When it is none.
-    pub(super) async fn kill_manager(&mut self) -> Result {
-        match &mut self.playing {
-            Some(Playing::Ours { glue: place @ Some(_), .. }) => match place.take() {
-                Some(glue) => glue.kill().await,
-                None => Ok(()),
-            },
-            _ => Err(Failure::new(format!("{} has no manager apart", self.player))),
-        }
-    }
-
-    /// Starts another manager.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub(super) async fn start_manager(&mut self) -> Result {
-        let started = self.attach(self.containerd()?).await?;
-        if let Some(Playing::Ours { glue, .. }) = &mut self.playing {
-            *glue = Some(Box::new(started));
-        }
-        Ok(())
-    }
-
-    /// Asks for everything that the node keeps: same status, same process, same shim, and live execs live.
+    /// Asks for everything that the node keeps: same status, same process, same shim, and live execs live. What our manager
+    /// has on the disk has to be true as well.
     ///
     /// # Errors
     /// When something is not as it should be.
     pub async fn check(&self) -> Result {
+        self.all_found().await?;
+        if self.has_manager() {
+            for id in self.kept.keys() {
+                self.disk_is_true(id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, whatever is on the disk.
+    async fn all_found(&self) -> Result {
         for (id, kept) in &self.kept {
             let expected = Some((kept.pid, kept.status));
             // A shim that has just been found again may still be asked by containerd itself.
@@ -309,30 +296,15 @@ impl<'a> Node<'a> {
     /// When something is kept still, or the player holds what it should have let go, or does not end.
     pub async fn close(mut self) -> Result {
         ensure!(self.kept.is_empty(), "still kept: {:?}", self.kept.keys());
-        if self.glue().is_some() {
+        if self.has_manager() {
             self.nothing_held().await?;
         }
         self.end(Signal::SIGTERM).await?;
         if let Some(disk) = self.disk.take() {
-            let bundles = self.bundle("none").parent().map(Path::to_path_buf).unwrap_or_default();
-            let left: Vec<PathBuf> = paths::entries(&bundles).collect();
+            let left: Vec<PathBuf> = paths::entries(&self.bundles()).collect();
             ensure!(left.is_empty(), "bundles stay: {left:?}");
             disk.unmount()?;
         }
-        Ok(())
-    }
-
-    /// A manager that has seen all come and go holds no more descriptors than one that has seen nothing.
-    async fn nothing_held(&mut self) -> Result {
-        let pid = |node: &Self| node.glue().and_then(Glue::pid).unwrap_or_default();
-        let mut used = Descriptors::of(pid(self));
-        self.kill_manager().await?;
-        self.start_manager().await?;
-        let fresh = Descriptors::of(pid(self));
-        used.remove(&fresh);
-        // Its connection to containerd, which it keeps once it has had something to tell.
-        used.forgive("socket", 1);
-        ensure!(used.is_empty(), "the manager holds more than a fresh one: {used}");
         Ok(())
     }
 
@@ -374,15 +346,6 @@ impl<'a> Node<'a> {
     /// The manager.
     pub(super) fn manager(&self) -> Result<&Glue<'a>> {
         self.glue().ok_or_else(|| Failure::new("the manager does not play"))
-    }
-
-    /// What the plugin does when containerd starts.
-    async fn attach(&self, behind: &Containerd<'_>) -> Result<Glue<'a>> {
-        let pods = self.kept.values().filter(|kept| kept.container.on_record);
-        let sandboxes: BTreeSet<String> =
-            pods.filter_map(|kept| kept.container.sandbox.clone()).collect();
-        let sandboxes: Vec<String> = sandboxes.into_iter().collect();
-        Glue::attach(self.fixture, behind, &sandboxes).await
     }
 }
 

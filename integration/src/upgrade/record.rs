@@ -36,7 +36,16 @@ impl Node<'_> {
         Ok(self.manager()?.create(order).await?)
     }
 
-    pub(super) fn flags(&self, container: &Container) -> Vec<String> {
+    /// How ctr is told to run a container. It does not stay to see the end.
+    pub(super) fn run_line(&self, container: &Container) -> Vec<String> {
+        let mut line = ["run", "--detach", "--null-io"].map(str::to_owned).to_vec();
+        line.extend(self.flags(container));
+        line.extend([image::NAME.to_owned(), container.id.clone()]);
+        line.extend_from_slice(&container.command);
+        line
+    }
+
+    fn flags(&self, container: &Container) -> Vec<String> {
         let mut flags = vec!["--runtime".to_owned(), container.runtime.clone()];
         let Some(sandbox) = &container.sandbox else { return flags };
         let is_pause = *sandbox == container.id;

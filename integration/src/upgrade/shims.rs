@@ -8,6 +8,9 @@ use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::paths;
 
+/// The name that all of them have.
+const V2: &str = "containerd-shim-runc-v2";
+
 /// A shim binary, by where it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShimBinary {
@@ -30,7 +33,7 @@ impl ShimBinary {
     fn file(self) -> Result<PathBuf> {
         match self {
             Self::Ours => paths::shim(),
-            Self::Go(series) => series_file(series, "containerd-shim-runc-v2"),
+            Self::Go(series) => series_file(series, V2),
         }
     }
 
@@ -40,8 +43,28 @@ impl ShimBinary {
     /// # Errors
     /// When it cannot be copied.
     pub fn install(self, fixture: &Fixture) -> Result {
-        install(fixture, "containerd-shim-runc-v2", self.file()?)
+        install(fixture, V2, self.file()?)
     }
+}
+
+/// Leaves half of the binary on the disk, as a copy does that was broken off.
+///
+/// # Errors
+/// When there is none.
+pub fn break_off(fixture: &Fixture) -> Result {
+    let (new, place) = (fixture.bin().join(".new"), fixture.bin().join(V2));
+    fs::copy(&place, &new)?;
+    let file = fs::File::options().write(true).open(&new)?;
+    file.set_len(file.metadata()?.len() / 2)?;
+    Ok(fs::rename(&new, &place)?)
+}
+
+/// Takes the binary away, as a package does that puts its shims elsewhere.
+///
+/// # Errors
+/// When there is none.
+pub fn take_away(fixture: &Fixture) -> Result {
+    Ok(fs::remove_file(fixture.bin().join(V2))?)
 }
 
 /// Puts `containerd-shim-runc-v1` of a series on the disk, which has a process for every container.

@@ -9,7 +9,6 @@ use super::node::{Container, Kept, Node, Status};
 use crate::deadline::{self, HANG};
 use crate::failure::{Context, Failure, Result};
 use crate::fakerunc::Rule;
-use crate::image;
 use crate::stdio::Stdio;
 use crate::{ensure, ensure_eq};
 
@@ -54,41 +53,37 @@ impl Node<'_> {
 
     /// Creates a container. Containerd's own client starts it as well.
     async fn create(&mut self, container: &Container) -> Result {
-        match self.mishap {
-            Mishap::FullDisk if self.glue().is_some() => {
-                let full = self.disk.as_ref().map(|disk| disk.fill()).transpose()?;
-                let tried = self.create_once(container).await;
-                drop(full);
-                let said = match tried {
-                    Ok(()) => return Ok(()),
-                    Err(said) => said,
-                };
-                self.story.aside(format!("on a full disk {} is refused", container.id));
-                self.nothing_of(container).await.context(format!("after {said}"))?;
+        if let Some(full) = self.fill_disk()? {
+            let tried = self.create_once(container).await;
+            drop(full);
+            let Err(said) = tried else { return Ok(()) };
+            self.story.aside(format!("on a full disk {} is refused", container.id));
+            self.nothing_of(container).await.context(format!("after {said}"))?;
+            if self.create_while_disk_fills(container).await? {
+                return Ok(());
             }
-            Mishap::KilledAtWork if self.glue().is_some() => self.create_cut_off(container).await?,
-            _ => {}
+        }
+        if self.mishap == Mishap::KilledAtWork && self.has_manager() {
+            self.create_cut_off(container).await?;
         }
         self.create_once(container).await
     }
 
     async fn create_once(&mut self, container: &Container) -> Result {
-        let id = &container.id;
-        let status = if self.glue().is_some() {
-            self.record(container).await?;
-            let created = self.order(container).await;
-            created.context(format!("creating {id}\n{}", self.log_tail()))?;
-            Status::Created
-        } else {
-            let mut words = vec!["run", "--detach", "--null-io"];
-            let flags = self.flags(container);
-            words.extend(flags.iter().map(String::as_str));
-            words.extend([image::NAME, id]);
-            words.extend(container.command.iter().map(String::as_str));
-            self.containerd()?.must(&words).await?;
-            Status::Running
-        };
+        let status = self.ask_for(container).await?;
         self.keep(container, status).await
+    }
+
+    /// Has a container created, and by containerd's client started; gives the status it then has.
+    pub(super) async fn ask_for(&self, container: &Container) -> Result<Status> {
+        if self.glue().is_none() {
+            self.containerd()?.must(&words(&self.run_line(container))).await?;
+            return Ok(Status::Running);
+        }
+        self.record(container).await?;
+        let created = self.order(container).await;
+        created.context(format!("creating {}\n{}", container.id, self.log_tail()))?;
+        Ok(Status::Created)
     }
 
     /// From here on the node answers for it.
@@ -104,6 +99,16 @@ impl Node<'_> {
         Ok(())
     }
 
+    /// Has a container created, which has to fail and to leave nothing.
+    ///
+    /// # Errors
+    /// When it does not fail, or anything stays.
+    pub async fn is_refused(&mut self, container: &Container) -> Result {
+        let tried = self.create_once(container).await;
+        ensure!(tried.is_err(), "{} is created", container.id);
+        self.nothing_of(container).await
+    }
+
     /// Creates a container and does not start it.
     ///
     /// # Errors
@@ -112,11 +117,7 @@ impl Node<'_> {
         if self.glue().is_none() {
             // Containerd's client always goes on to the start, so that one has to fail.
             self.runc.obey(&[Rule::on("start").of(&container.id).fails("not yet")])?;
-            let mut words = vec!["run", "--detach", "--null-io"];
-            let flags = self.flags(container);
-            words.extend(flags.iter().map(String::as_str));
-            words.extend([image::NAME, &container.id, "sleep", "1000"]);
-            let output = self.containerd()?.output(&words).await?;
+            let output = self.containerd()?.output(&words(&self.run_line(container))).await?;
             let said = String::from_utf8_lossy(&output.stderr);
             ensure!(said.contains("not yet"), "{said}");
             self.runc.obey(&[])?;
@@ -253,45 +254,11 @@ impl Node<'_> {
     /// When anything of it stays on record.
     pub async fn remove(&mut self, id: &str) -> Result {
         let kept = self.kept(id)?.clone();
-        if self.glue().is_some() {
-            self.remove_task(id, &kept).await?;
-        } else {
-            // ctr tells the status of the killed task by failing.
-            self.containerd()?.output(&["tasks", "rm", "--force", id]).await?;
-        }
+        self.remove_task(id, &kept).await?;
         ensure!(self.status(id).await?.is_none(), "task {id} stays\n{}", self.log_tail());
         self.containerd()?.must(&["containers", "rm", id]).await?;
         self.bundle_goes(id).await?;
         self.kept.remove(id);
-        self.after_step().await
-    }
-
-    /// Kills containers, and deletes them all at the same time.
-    ///
-    /// # Errors
-    /// When anything of them stays on record.
-    pub async fn remove_at_once(&mut self, ids: &[String]) -> Result {
-        if let Some(glue) = self.glue() {
-            for id in ids {
-                glue.tasks().kill_with(id, "", 9, true).await.context(format!("killing {id}"))?;
-                glue.tasks().wait(id, "").await?;
-            }
-            glue.delete_at_once(ids).await.map_err(|failure| failure.context(self.log_tail()))?;
-        } else {
-            let words = |id| ["tasks", "rm", "--force", id];
-            let containerd = self.containerd()?;
-            let calls: Result<Vec<_>> =
-                ids.iter().map(|id| Ok(containerd.ctr(&words(id)).spawn()?)).collect();
-            for mut call in calls? {
-                call.wait().await?;
-            }
-        }
-        for id in ids {
-            ensure!(self.status(id).await?.is_none(), "task {id} stays\n{}", self.log_tail());
-            self.containerd()?.must(&["containers", "rm", id]).await?;
-            ensure!(!self.bundle(id).exists(), "the bundle of {id} stays");
-            self.kept.remove(id);
-        }
         self.after_step().await
     }
 
@@ -339,7 +306,8 @@ impl Node<'_> {
     }
 
     pub(super) async fn remove_task(&mut self, id: &str, kept: &Kept) -> Result {
-        if kept.status != Status::Stopped {
+        // Containerd's client kills what it deletes.
+        if kept.status != Status::Stopped && self.glue().is_some() {
             let tasks = self.tasks()?;
             tasks.kill_with(id, "", 9, true).await.context(format!("killing {id}"))?;
             if kept.status == Status::Paused {
@@ -348,23 +316,26 @@ impl Node<'_> {
             }
             tasks.wait(id, "").await?;
         }
-        match self.mishap {
-            Mishap::FullDisk => {
-                let full = self.disk.as_ref().map(|disk| disk.fill()).transpose()?;
-                let tried = self.delete_once(id).await;
-                drop(full);
-                if let Err(said) = tried {
-                    self.story.aside(format!("on a full disk the deletion fails: {said}"));
-                    self.delete_once(id).await?;
-                }
-                Ok(())
-            }
-            Mishap::KilledAtWork => self.delete_cut_off(id).await,
-            _ => self.delete_once(id).await,
+        if let Some(full) = self.fill_disk()? {
+            let tried = self.delete_once(id).await;
+            drop(full);
+            let Err(said) = tried else { return Ok(()) };
+            self.story.aside(format!("on a full disk the deletion fails: {said}"));
         }
+        if self.mishap == Mishap::KilledAtWork && self.has_manager() {
+            return self.delete_cut_off(id).await;
+        }
+        self.delete_once(id).await
     }
 
     pub(super) async fn delete_once(&self, id: &str) -> Result {
+        if self.glue().is_none() {
+            // ctr tells the status of the killed task by failing.
+            let output = self.containerd()?.output(&["tasks", "rm", "--force", id]).await?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(self.status(id).await?.is_none(), "deleting {id}: {said}\n{}", self.log_tail());
+            return Ok(());
+        }
         let deleted = self.manager()?.delete(id).await.context(format!("deleting {id}"));
         deleted.map(drop).map_err(|failure| failure.context(self.log_tail()))
     }
@@ -387,6 +358,11 @@ impl Node<'_> {
     fn tasks(&self) -> Result<crate::task::TaskClient> {
         Ok(self.manager()?.tasks().clone())
     }
+}
+
+/// A command line as ctr is given it.
+pub(super) fn words(line: &[String]) -> Vec<&str> {
+    line.iter().map(String::as_str).collect()
 }
 
 fn process(argv: &[&str]) -> Value {

@@ -112,6 +112,13 @@ fn pods_of_our_shim_end_in_every_order() -> Result {
 }
 
 #[test]
+fn pods_of_gos_shim_of_1_7_end_in_every_order_under_our_build() -> Result {
+    play("order, 1.7, our build", &[OLD, Player::Build], Mishap::None, async |node, story| {
+        pods_end(node, story, OLD, ShimBinary::Go("1.7"), Player::Build).await
+    })
+}
+
+#[test]
 fn pods_end_in_every_order_under_our_build() -> Result {
     play("order, our build", &[NEW, Player::Build], Mishap::None, async |node, story| {
         pods_end(node, story, NEW, ShimBinary::Ours, Player::Build).await

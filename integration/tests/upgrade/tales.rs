@@ -38,6 +38,7 @@ pub(crate) async fn new_container_in_an_old_pod(
     new: ShimBinary,
 ) -> Result {
     let [pause, one, two, three] = pod(node, "a");
+    let [four, five] = ["a-four", "a-five"].map(|name| node.member(&pause, name));
     ShimBinary::Go("1.7").install(node.fixture())?;
     node.boot(OLD).await?;
     for container in [&pause, &one, &two] {
@@ -60,15 +61,28 @@ pub(crate) async fn new_container_in_an_old_pod(
     ensure_eq!(node.version_on_disk(&three.id)?, Some(2), "version in bootstrap.json");
     story.proven("its bootstrap.json says 2: what was found out is written down");
 
+    node.run_at_once([&four, &five]).await?;
+    for container in [&four, &five] {
+        ensure_eq!(node.shim(&container.id)?, shim, "the shim of a container that was not alone");
+        ensure_eq!(node.version_on_disk(&container.id)?, Some(2), "version in bootstrap.json");
+    }
+    story.proven("so it is with two more at the same moment, each by itself");
+
     node.switch(ours).await?;
     everything_answers(node).await?;
     story.proven(format!("after a restart of {ours} all run and answer"));
+
+    node.switch(OLD).await?;
+    everything_answers(node).await?;
+    story.proven(format!(
+        "back under {OLD} all run and answer: it finds the addresses it looks for"
+    ));
 
     node.switch(NEW).await?;
     everything_answers(node).await?;
     story.proven(format!("after a change to {NEW} all run and answer"));
 
-    last_one_out(node, story, &pause, &[&three, &one, &two]).await
+    last_one_out(node, story, &pause, &[&three, &one, &five, &two, &four]).await
 }
 
 /// Deletes the members one by one, then the pause container: the shim goes with the last, and not before.

@@ -24,11 +24,15 @@ fn v1_shims_of_1_6_are_each_shut_down_by_our_build() -> Result {
     })
 }
 
-/// A stand-in of its own kind: one process for every `start`, of one API version.
-fn ungrouped_shim(node: &Node<'_>, api: i32) -> Result<String> {
+/// A stand-in of its own kind: one process for every `start`, of one API version. One that is old answers with nothing but
+/// an address, and that is an abstract socket, as with the shims of before CVE-2020-15257.
+fn ungrouped_shim(node: &Node<'_>, api: i32, is_old: bool) -> Result<String> {
     let home = node.fixture().file(&format!("fake{api}"));
     fs::create_dir_all(&home)?;
-    let script = json!({ "serves": [api], "version": api, "answer": "json" });
+    let answer = if is_old { "plain" } else { "json" };
+    let script = json!({
+        "serves": [api], "version": api, "answer": answer, "abstract_socket": is_old,
+    });
     fs::write(home.join("fakeshim.json"), script.to_string())?;
     let binary = home.join("containerd-shim-ungrouped-v2");
     fs::copy(paths::stand_in("fakeshim")?, &binary)?;
@@ -43,8 +47,14 @@ fn shutdowns(node: &Node<'_>, api: i32) -> Vec<String> {
 }
 
 /// In a sandbox on containerd's records, in one that only an annotation names, and in none.
-async fn one_process_each(node: &mut Node<'_>, story: &Story, ours: Player, api: i32) -> Result {
-    let runtime = ungrouped_shim(node, api)?;
+async fn one_process_each(
+    node: &mut Node<'_>,
+    story: &Story,
+    ours: Player,
+    api: i32,
+    is_old: bool,
+) -> Result {
+    let runtime = ungrouped_shim(node, api, is_old)?;
     let with = |container: Container| Container { runtime: runtime.clone(), ..container };
     let recorded = pod(node, "rec").map(with);
     let noted =
@@ -94,13 +104,31 @@ async fn one_process_each(node: &mut Node<'_>, story: &Story, ours: Player, api:
 #[test]
 fn stand_ins_of_api_2_end_one_by_one_in_and_out_of_sandboxes() -> Result {
     play("ungrouped, API 2", &[NEW, Player::Ours], Mishap::None, async |node, story| {
-        one_process_each(node, story, Player::Ours, 2).await
+        one_process_each(node, story, Player::Ours, 2, false).await
     })
 }
 
 #[test]
 fn stand_ins_of_api_3_end_one_by_one_in_and_out_of_sandboxes() -> Result {
     play("ungrouped, API 3", &[NEW, Player::Ours], Mishap::None, async |node, story| {
-        one_process_each(node, story, Player::Ours, 3).await
+        one_process_each(node, story, Player::Ours, 3, false).await
     })
+}
+
+#[test]
+fn stand_ins_at_abstract_sockets_end_one_by_one_in_and_out_of_sandboxes() -> Result {
+    play("ungrouped, abstract sockets", &[NEW, Player::Ours], Mishap::None, async |node, story| {
+        one_process_each(node, story, Player::Ours, 2, true).await
+    })
+}
+
+#[test]
+fn stand_ins_end_one_by_one_under_our_build() -> Result {
+    for api in [2, 3] {
+        let name = format!("ungrouped, API {api}, our build");
+        play(&name, &[NEW, Player::Build], Mishap::None, async |node, story| {
+            one_process_each(node, story, Player::Build, api, false).await
+        })?;
+    }
+    Ok(())
 }
