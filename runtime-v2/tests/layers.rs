@@ -1,5 +1,6 @@
 //! The order of the rooms, as the documentation of each library and of the daemon lists them, is
-//! kept: a room uses those before it, and its neighbours in the same line.
+//! kept: a room uses those before it, and its neighbours in the same line. `ARCHITECTURE.md` has
+//! the same rooms in the same order.
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -113,6 +114,79 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     files.chain(own.flat_map(|dir| sources(&dir))).collect()
 }
 
+/// The code of a file, without comments and without what is compiled for tests only.
+fn code_of(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    while let Some(line) = lines.next() {
+        if line.trim_start() != "#[cfg(test)]" {
+            code.push_str(line);
+            code.push('\n');
+            continue;
+        }
+        // One item, as rustfmt lays it out: a line, or all up to the brace in the same column.
+        let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        let item = lines.find(|line| !line.trim_start().starts_with("#["));
+        if item.is_some_and(|item| item.ends_with('{')) {
+            lines.find(|line| *line == end);
+        }
+    }
+    code
+}
+
+/// How far a file's module is below the root of its crate.
+fn depth_of(place: &Path) -> usize {
+    place.components().count() - usize::from(place.ends_with("mod.rs"))
+}
+
+/// The rooms in the first column of the table below a heading, each with its row.
+fn tabled(text: &str, heading: &str) -> BTreeMap<String, usize> {
+    let section = text.split(&format!("\n## {heading}\n")).nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.map(|row| row.split(" |").next().unwrap()).enumerate();
+    names
+        .flat_map(|(row, names)| names.split("`, `").map(move |name| (name, row)))
+        .map(|(name, row)| (name.trim_end_matches('`').to_owned(), row))
+        .collect()
+}
+
+#[test]
+fn architecture_has_the_same_rooms_in_the_same_order() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(top.join("ARCHITECTURE.md")).unwrap();
+    for (heading, root) in
+        [("The shim", "shim-runc/src/lib.rs"), ("The task manager", "runtime-v2/src/lib.rs")]
+    {
+        let table = tabled(&page, heading);
+        let text = fs::read_to_string(top.join(root)).unwrap();
+        // Others than modules are in the text of a line, and what serves tests is in no table.
+        let rooms: Vec<(String, usize)> = documented(&text)
+            .into_iter()
+            .filter(|(name, _)| name != "foreign" && text.contains(&format!("mod {name};")))
+            .collect();
+        let named: BTreeSet<&String> = rooms.iter().map(|(name, _)| name).collect();
+        assert_eq!(table.keys().collect::<BTreeSet<_>>(), named, "{heading}: the rooms");
+        for (lower, at) in &rooms {
+            for (upper, _) in rooms.iter().filter(|(_, above)| above > at) {
+                assert!(table[lower] <= table[upper], "{heading}: {lower} is below {upper}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_for_tests_only_is_left_out_and_all_else_is_not() {
+    let text = "use crate::a;\n#[cfg(test)]\nmod tests;\nuse super::b;\n#[cfg(test)]\nmod x {\n    \
+                use crate::c;\n}\nuse crate::{d, e::f};\n";
+    let code = code_of(text).replace("super::", "crate::");
+    assert_eq!(used(&code), ["a", "b", "d", "e"].map(str::to_owned).into());
+    assert_eq!(
+        ["a.rs", "a/mod.rs", "a/b.rs", "a/b/mod.rs"].map(|p| depth_of(p.as_ref())),
+        [1, 1, 2, 2]
+    );
+}
+
 #[test]
 fn rooms_use_only_what_is_below_them() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -130,10 +204,9 @@ fn rooms_use_only_what_is_below_them() {
             }
             let line = order.get(room).unwrap_or_else(|| panic!("{root}: {room} is in no line"));
             let text = fs::read_to_string(&file).unwrap();
-            // Tests at the end of a file may use anything.
-            let code = text.split("#[cfg(test)]").next().unwrap();
-            let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            for name in used(&code.collect::<Vec<_>>().join("\n")) {
+            // The root can be named from below, too.
+            let code = code_of(&text).replace(&"super::".repeat(depth_of(place)), "crate::");
+            for name in used(&code) {
                 if in_root.contains(&name) || MACROS.contains(&name.as_str()) {
                     continue;
                 }
