@@ -10,7 +10,7 @@
 //!    [`at_once`]: with several at the same moment; [`record`]: what containerd is told of them; [`cut_off`]: what is done
 //!    to manager or shim meanwhile. [`manager`]: the manager by itself. [`bundles`]: what lies on the disk; [`told`]: what
 //!    the player says.
-//! 4. [`mishap`]: what may go wrong at every step: kills, and a bad [`disk`]. [`play`]: the frame of every story.
+//! 4. [`mishap`]: what may go wrong at every step: kills, and a bad [`disk`]. [`play`](mod@play): the frame of every story.
 
 mod at_once;
 mod bundles;
