@@ -248,3 +248,66 @@ fn with_too_few_files_a_shim_either_serves_or_is_not_there() -> Result {
         Ok(())
     })
 }
+
+#[test]
+fn spec_that_is_no_file_or_has_no_end_is_refused() -> Result {
+    use std::os::unix::fs::symlink;
+    if paths::is_go_shim() {
+        return skip("Go's shims read whatever is there");
+    }
+    type Make = fn(&Path) -> Result;
+    let cases: [(&str, Make); 5] = [
+        ("fifo", |file| Ok(nix::unistd::mkfifo(file, nix::sys::stat::Mode::S_IRWXU)?)),
+        ("directory", |file| Ok(std::fs::create_dir(file)?)),
+        ("link to itself", |file| Ok(symlink(file, file)?)),
+        ("/dev/zero", |file| Ok(symlink("/dev/zero", file)?)),
+        ("1 TiB", |file| Ok(std::fs::File::create(file)?.set_len(1 << 40)?)),
+    ];
+    for (name, make) in cases {
+        scenario(async |fixture| {
+            let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+            let file = bundle.dir.join("config.json");
+            std::fs::remove_file(&file)?;
+            make(&file)?;
+            let ran = Launch::new(fixture, &bundle).run("start").await?;
+            ran.check_refusal(fixture, name, "config.json")
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn fifos_in_place_of_a_bundles_files_hold_up_nobody() -> Result {
+    use nix::sys::stat::Mode;
+    if paths::is_go_shim() {
+        return skip("Go's shims wait for the other end");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let spec = Spec::new(&["sleep", "1000"]);
+        let container = integration::container::Container::run(fixture, "a", &spec).await?;
+        let tasks = &container.shim.tasks;
+        for file in ["options.json", "runtime"] {
+            let bundle = fixture.bundle(&file.replace('.', "-"), &spec)?;
+            nix::unistd::mkfifo(&bundle.dir.join(file), Mode::S_IRWXU)?;
+            let created = tasks.create(&bundle, &integration::stdio::Stdio::null()).await;
+            let error = created.err().map(|error| error.to_string()).unwrap_or_default();
+            ensure!(error.contains(file), "{file}: {error:?}");
+            tasks.state(container.id(), "").await?;
+        }
+        nix::unistd::mkfifo(&container.bundle.dir.join("e.process.json"), Mode::S_IRWXU)?;
+        let started = container.exec("e", &["true"]).await;
+        let error = started.err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(error.contains("e.process.json"), "exec: {error:?}");
+        container.retire().await?;
+        // And those that `delete` reads, of a container that it knows nothing else of.
+        for file in ["options.json", "runtime", "init.pid"] {
+            let path = container.bundle.dir.join(file);
+            let _ = std::fs::remove_file(&path);
+            nix::unistd::mkfifo(&path, Mode::S_IRWXU)?;
+        }
+        let ran = Launch::new(fixture, &container.bundle).run("delete").await?;
+        ensure!(ran.status.success(), "{}: {}", ran.status, ran.stderr);
+        Ok(())
+    })
+}

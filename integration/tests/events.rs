@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use integration::container::Container;
 use integration::event::Event;
-use integration::failure::Result;
+use integration::failure::{Context, Result};
 use integration::fakectrd::Manner;
 use integration::scenario::{scenario, skip};
 use integration::spec::Spec;
@@ -190,5 +190,32 @@ fn shim_without_receiver_serves_and_ends() -> Result {
         let container = Container::run(fixture, "a", &Spec::new(&["true"])).await?;
         container.shim.tasks.wait(container.id(), "").await?;
         container.retire().await
+    })
+}
+
+#[test]
+fn who_hears_of_a_container_finds_it() -> Result {
+    const ROUNDS: usize = 10;
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let spec = Spec::new(&SLEEP).annotation("io.containerd.runc.v2.group", &fixture.id("g"));
+        let first = Container::run(fixture, "first", &spec).await?;
+        for round in 0..ROUNDS {
+            let bundle = fixture.bundle(&format!("r{round}"), &spec)?;
+            let (tasks, id) = (&first.shim.tasks, bundle.id.as_str());
+            let heard = async {
+                // As soon as it can be heard.
+                while sink.events(id)?.is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                tasks.state(id, "").await.context("the state of a container that was told of")
+            };
+            let none = Stdio::null();
+            let (created, heard) = tokio::join!(tasks.create(&bundle, &none), heard);
+            created?;
+            heard?;
+            first.shim.retire(id).await?;
+        }
+        first.retire().await
     })
 }

@@ -78,3 +78,59 @@ fn container_that_ends_while_the_runtime_hangs_can_be_deleted() -> Result {
         Ok(())
     })
 }
+
+#[test]
+fn runtime_that_prints_without_measure_is_read_to_its_end() -> Result {
+    /// More than the shim keeps, and far more than a pipe holds.
+    const PRINTED: usize = 6 << 20;
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let (spec, none) = (Spec::new(&SLEEP), Stdio::null());
+        let container = Container::run_with(fixture, "a", &spec, &none, Some(&fake.path)).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        let floods = |verb: &str| Rule { stdout: "x".repeat(PRINTED), ..Rule::on(verb) };
+        fake.obey(&[
+            floods("pause"),
+            floods("resume"),
+            Rule { exit: Some(1), ..floods("update") },
+        ])?;
+        tasks.pause(id).await?;
+        tasks.resume(id).await?;
+        ensure!(tasks.update(id, &json!({})).await.is_err(), "an update that failed");
+        tasks.state(id, "").await?;
+        container.retire().await
+    })
+}
+
+#[test]
+fn pid_file_that_is_none_fails_its_call_and_holds_up_nothing() -> Result {
+    if paths::is_go_shim() {
+        return integration::scenario::skip("Go's shims read it for as long as it takes");
+    }
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let runc = paths::runc()?;
+        let spec = Spec::new(&SLEEP);
+        let container = Container::run(fixture, "a", &spec).await?;
+        for what in ["mkfifo \"$file\"", "ln -s /dev/zero \"$file\"", "mkdir \"$file\""] {
+            // It makes the container, and something else of the pid file.
+            let lying = fixture.file("lying");
+            let script = format!(
+                "#!/bin/sh\n{runc} \"$@\" || exit 1\nfor word; do\n\
+                 [ \"$last\" = --pid-file ] && file=$word && rm \"$file\" && {what}\nlast=$word\ndone\nexit 0\n",
+                runc = runc.display()
+            );
+            std::fs::write(&lying, script)?;
+            std::fs::set_permissions(&lying, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+            let bundle = fixture.bundle(&format!("b{}", what.len()), &spec)?;
+            let options = integration::container::with_runtime(&lying)?;
+            let none = Stdio::null();
+            let created = container.shim.tasks.create_with(&bundle, &none, Some(options)).await;
+            let error = created.err().map(|error| error.to_string()).unwrap_or_default();
+            ensure!(error.contains("pid file"), "{what}: {error:?}");
+            container.shim.tasks.state(container.id(), "").await?;
+        }
+        container.retire().await
+    })
+}

@@ -3,6 +3,7 @@
 //! From the bottom up; a room uses only those before it:
 //!
 //! * [`sys`]: system calls without a safe wrapper. [`error`]: kind, context, cause.
+//! * [`files`]: small files that others wrote. [`threads`]: work that blocks in the kernel.
 //! * [`reaper`]: the one waiter for children.
 //! * [`rpc`]: ttrpc, server and client. [`publisher`]: events to containerd. [`log`]: the log.
 //! * [`io`], [`mount`], [`cgroup`], [`spec`]: a container's streams, mounts, limits and spec.
@@ -24,6 +25,7 @@ pub mod cgroup;
 pub mod container;
 pub mod error;
 pub mod exits;
+pub mod files;
 #[doc(hidden)]
 pub mod foreign;
 pub mod io;
@@ -39,3 +41,4 @@ pub mod runc;
 pub mod service;
 pub mod spec;
 pub mod sys;
+pub mod threads;

@@ -5,13 +5,19 @@ use std::{collections::HashMap, path::Path};
 use runtime_proto::errdefs::Code;
 use serde::Deserialize;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files,
+};
 
-/// The parts of an OCI spec that matter here; everything else is the runtime's.
+/// The largest spec that is read, in bytes: more than a message of containerd, by which it came, has room for.
+const MAX_SPEC: u64 = 32 << 20;
+
+/// The parts of an OCI spec that matter here; everything else is the runtime's. Null is what Go takes it for: nothing said.
 #[derive(Debug, Default, Deserialize)]
 pub struct Spec {
     #[serde(default)]
-    annotations: Option<HashMap<String, String>>,
+    annotations: Option<HashMap<String, Option<String>>>,
     #[serde(default)]
     linux: Option<Linux>,
 }
@@ -25,9 +31,15 @@ struct Linux {
 #[derive(Debug, Deserialize)]
 struct Namespace {
     #[serde(default, rename = "type")]
-    kind: String,
+    kind: Option<String>,
     #[serde(default)]
-    path: String,
+    path: Option<String>,
+}
+
+impl Namespace {
+    fn is_new_for_pids(&self) -> bool {
+        self.kind.as_deref() == Some("pid") && self.path.as_deref().unwrap_or_default().is_empty()
+    }
 }
 
 /// The annotations that put containers into one shim; the first that is present counts.
@@ -41,7 +53,7 @@ impl Spec {
     pub fn read(bundle: &Path) -> Result<Self> {
         let path = bundle.join("config.json");
         let doing = || format!("read {}", path.display());
-        let bytes = std::fs::read(&path).map_err(|error| Error::io(doing(), error))?;
+        let bytes = files::read(&path, MAX_SPEC).map_err(|error| Error::io(doing(), error))?;
         Self::parse(&bytes).map_err(|error| Error::caused(Code::InvalidArgument, doing(), error))
     }
 
@@ -58,16 +70,15 @@ impl Spec {
     /// The group of containers that share a shim with this one, if it is in one.
     pub fn group(&self) -> Option<&str> {
         let annotations = self.annotations.as_ref()?;
-        GROUPS.iter().find_map(|key| annotations.get(*key)).map(String::as_str)
+        let group = GROUPS.iter().find_map(|key| annotations.get(*key))?;
+        Some(group.as_deref().unwrap_or_default())
     }
 
     /// Whether the kernel ends all processes of the container with its init: when the spec asks
     /// for a pid namespace, and not for that of somebody else by its path.
     pub fn has_own_pid_namespace(&self) -> bool {
         let namespaces = self.linux.as_ref().and_then(|linux| linux.namespaces.as_ref());
-        namespaces.is_some_and(|namespaces| {
-            namespaces.iter().any(|namespace| namespace.kind == "pid" && namespace.path.is_empty())
-        })
+        namespaces.is_some_and(|namespaces| namespaces.iter().any(Namespace::is_new_for_pids))
     }
 }
 
@@ -88,6 +99,10 @@ mod tests {
         assert!(
             spec(r#"{"linux":{"namespaces":[{"type":"pid","path":""}]}}"#).has_own_pid_namespace()
         );
+        assert!(
+            spec(r#"{"linux":{"namespaces":[{"type":null},{"type":"pid","path":null}]}}"#)
+                .has_own_pid_namespace()
+        );
         for shared in [
             r#"{"linux":{"namespaces":[{"type":"pid","path":"/proc/1/ns/pid"}]}}"#,
             r#"{"linux":{"namespaces":[{"type":"mount"}]}}"#,
@@ -107,6 +122,7 @@ mod tests {
         let pod = r#"{"annotations":{"io.kubernetes.cri.sandbox-id":"pod"}}"#;
         assert_eq!(spec(pod).group(), Some("pod"));
         assert_eq!(spec(r#"{"annotations":null}"#).group(), None);
+        assert_eq!(spec(r#"{"annotations":{"other":null}}"#).group(), None);
     }
 
     #[test]

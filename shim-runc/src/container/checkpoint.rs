@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use runtime_proto::options::{CHECKPOINT_PARENT_PATH_FIELD, CheckpointOptions, string_field};
 
-use super::{Container, blocking};
+use super::Container;
 use crate::{
     error::{Error, Result},
     process::state::Verb,
     runc::CheckpointPaths,
+    threads,
 };
 
 /// Where criu's log of a failed call is kept in the bundle; its own directory does not last.
@@ -44,8 +45,11 @@ impl Container {
         let done = self.while_alive(self.runc.checkpoint(&self.id, options, paths)).await;
         let done = done.map_err(|error| self.with_criu_log(error, &work, "dump.log"));
         if temporary {
-            let removed = blocking(move || std::fs::remove_dir_all(work)).await?;
-            if let Err(error) = removed {
+            let removed = threads::run(move || {
+                std::fs::remove_dir_all(&work)
+                    .map_err(|error| Error::io(format!("remove {}", work.display()), error))
+            });
+            if let Err(error) = removed.await.and_then(|done| done) {
                 tracing::warn!(id = self.id, %error, "criu's work directory is left");
             }
         }

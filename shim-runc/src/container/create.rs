@@ -16,7 +16,7 @@ use runtime_proto::{
 };
 use tokio::sync::Notify;
 
-use super::{Container, Shared, blocking};
+use super::{Container, Shared};
 use crate::{
     cgroup::{Cgroup, OomWatch},
     error::{Error, Result},
@@ -24,9 +24,10 @@ use crate::{
     mount::{self, Mount, RootfsMounts},
     process::{Process, Stdio, adopt, state::InitState},
     programs::MountPrograms,
-    reaper::{Adopted, Claim},
+    reaper::{Adopted, Claim, ExitWaiter},
     runc::{CreateArgs, ProcessStreams, Runc, options::RuncOptions},
     spec::Spec,
+    threads,
 };
 
 /// What a container is made of.
@@ -44,6 +45,13 @@ pub struct CreateRequest {
     pub checkpoint: String,
     /// How to call the runtime.
     pub options: RuncOptions,
+}
+
+/// An init that is ready to be watched.
+#[derive(Debug)]
+pub(super) struct Watched {
+    exit: ExitWaiter,
+    oom: Option<OomWatch>,
 }
 
 impl Container {
@@ -64,17 +72,22 @@ impl Container {
         let adopted = match made {
             Ok(adopted) => adopted,
             Err(error) => {
-                // Unmounting may take its time.
-                blocking(|| drop(mounts)).await?;
+                // Unmounting may take its time. Without a thread for that they are dropped in place.
+                let _ = threads::run(|| drop(mounts)).await;
                 return Err(error);
             }
         };
         if let Some(mounts) = mounts {
             mounts.keep();
         }
+        let watched = match adopted {
+            Some(adopted) => Some(container.adopted(adopted).await),
+            None => None,
+        };
+        // From here on nothing is waited for: who hears of the container finds it.
         container.publish_created(&request);
-        if let Some(adopted) = adopted {
-            container.adopted(adopted).await;
+        if let Some(watched) = watched {
+            container.watch(watched);
         }
         Ok(container)
     }
@@ -155,13 +168,18 @@ impl Container {
         }
     }
 
-    /// From now on init is watched.
-    pub(super) async fn adopted(self: &Arc<Self>, adopted: Adopted) {
+    /// Prepares to watch init.
+    pub(super) async fn adopted(self: &Arc<Self>, adopted: Adopted) -> Watched {
         self.init.set_handle(adopted.handle);
         let container = Arc::clone(self);
         // The kernel makes writers of cgroup files wait for each other.
-        let oom = blocking(move || container.enter_cgroup()).await.ok().flatten();
-        tokio::spawn(Arc::clone(self).watch_init(adopted.exit, oom));
+        let oom = threads::run_or_do_here(move || container.enter_cgroup()).await;
+        Watched { exit: adopted.exit, oom }
+    }
+
+    /// From now on init is watched, and its end is told.
+    pub(super) fn watch(self: &Arc<Self>, watched: Watched) {
+        tokio::spawn(Arc::clone(self).watch_init(watched.exit, watched.oom));
     }
 
     /// Finds the container's cgroup while init is in it, and begins to watch it for OOM kills.
@@ -229,7 +247,7 @@ async fn mount_rootfs(shared: &Shared, request: &CreateRequest) -> Result<Option
     }
     let mounts = request.rootfs.clone();
     let programs = MountPrograms::new(&shared.reaper);
-    blocking(move || mount::mount_all(&rootfs, &mounts, &programs)).await?.map(Some)
+    threads::run(move || mount::mount_all(&rootfs, &mounts, &programs)).await?.map(Some)
 }
 
 /// Removes a file that may not be there.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use runtime_proto::{errdefs::Code, events::TaskDelete};
 use tokio::time::timeout;
 
-use super::{Container, SIGKILL, blocking, lock};
+use super::{Container, SIGKILL, lock};
 use crate::{
     error::{Error, Result},
     mount,
@@ -14,6 +14,7 @@ use crate::{
         state::{ExecEvent, ExecState, InitEvent, InitState, Verb},
     },
     reaper::Exit,
+    threads,
 };
 
 /// How long output that nobody reads may hold up a delete. Clients read it to its end before they
@@ -98,12 +99,12 @@ impl Container {
     async fn unmount_rootfs(&self) -> Result<()> {
         let rootfs = self.bundle.join("rootfs");
         let path = rootfs.clone();
-        let unmount = blocking(move || mount::unmount_recursive(&path, mount::PATIENCE));
+        let unmount = threads::run(move || mount::unmount_recursive(&path, mount::PATIENCE));
         if let Ok(unmounted) = timeout(UNMOUNT, unmount).await {
             return unmounted?;
         }
         tracing::warn!(id = self.id, "unmounting rootfs hangs; it is detached");
-        let detach = blocking(move || mount::detach_recursive(&rootfs));
+        let detach = threads::run(move || mount::detach_recursive(&rootfs));
         timeout(UNMOUNT, detach).await.unwrap_or_else(|_| {
             Err(Error::new(Code::DeadlineExceeded, "neither unmounting nor detaching it ends"))
         })?

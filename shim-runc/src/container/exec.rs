@@ -2,9 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::OpenOptions,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,6 +15,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::{Container, SIGKILL, lock};
 use crate::{
     error::{Error, Result},
+    files,
     io::ProcessIo,
     process::{
         Process, Stdio, adopt,
@@ -182,14 +180,11 @@ struct SpecFile(PathBuf);
 
 impl SpecFile {
     fn write(path: PathBuf, spec: &[u8]) -> Result<Self> {
-        let named = |error| Error::io(format!("write {}", path.display()), error);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&path).map_err(named)?;
-        let written = file.write_all(spec);
-        let guard = Self(path.clone());
-        written.map_err(named)?;
-        Ok(guard)
+        // Removed also when it is half written.
+        let file = Self(path);
+        files::write(&file.0, spec, 0o600)
+            .map_err(|error| Error::io(format!("write {}", file.0.display()), error))?;
+        Ok(file)
     }
 }
 

@@ -218,10 +218,3 @@ impl Container {
 fn view<S: Copy>(process: &Process<S>, status: Status, pid: u32, exit: Option<Exit>) -> View {
     View { id: process.id.clone(), stdio: process.stdio.clone(), status, pid, exit }
 }
-
-/// Runs what may block for long on a thread of its own.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Error::caused(Code::Internal, "blocking work", error))
-}

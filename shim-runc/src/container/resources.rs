@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use runtime_proto::{any, errdefs::Code, options::ProcessDetails, task::ProcessInfo, types::Any};
 use serde::de::IgnoredAny;
 
-use super::{Container, blocking, lock};
+use super::{Container, lock};
 use crate::{
     error::{Error, Result},
     process::state::Verb,
+    threads,
 };
 
 impl Container {
@@ -49,7 +50,7 @@ impl Container {
     pub async fn stats(&self) -> Result<Any> {
         let cgroup = lock(&self.cgroup).clone();
         let cgroup = cgroup.ok_or_else(|| Error::new(Code::NotFound, "cgroup does not exist"))?;
-        blocking(move || cgroup.stats()).await?
+        threads::run(move || cgroup.stats()).await?
     }
 
     /// Changes the limits of the container to these OCI Linux resources, in JSON.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Container, ProcessId, SIGKILL, blocking, lock};
+use super::{Container, ProcessId, SIGKILL, lock};
 use crate::{
     cgroup::FreezerState,
     error::{Error, Result},
     process::state::{InitState, Verb},
     runc::error::of_kill,
+    threads,
 };
 use runtime_proto::errdefs::Code;
 
@@ -52,14 +53,14 @@ impl Container {
     }
 
     /// On cgroup v1 a frozen process does not even die.
-    async fn thaw(&self) {
+    pub(super) async fn thaw(&self) {
         let Some(cgroup) = lock(&self.cgroup).as_ref().map(Arc::clone) else { return };
         let thaw = move || match cgroup.freezer_state() {
             Ok(FreezerState::Thawed) => Ok(()),
             Ok(_) => cgroup.thaw(),
             Err(error) => Err(error),
         };
-        match blocking(thaw).await.and_then(|done| done) {
+        match threads::run_or_do_here(thaw).await {
             Ok(()) => {}
             // It has died meanwhile.
             Err(error) if error.kind() == Code::NotFound => {}

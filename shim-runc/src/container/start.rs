@@ -62,7 +62,8 @@ impl Container {
             })
             .await;
         let adopted = restored.map_err(|error| self.with_criu_log(error, &work, "restore.log"))?;
-        self.adopted(adopted).await;
+        let watched = self.adopted(adopted).await;
+        self.watch(watched);
         Ok(())
     }
 }

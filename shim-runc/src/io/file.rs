@@ -13,8 +13,6 @@ use std::{
 };
 
 use nix::{errno::Errno, unistd::read};
-use runtime_proto::errdefs::Code;
-use tokio::task::spawn_blocking;
 
 use super::{
     node::{Node, path_error},
@@ -22,7 +20,10 @@ use super::{
     relay::{COPY_CHUNK, Failure},
     source::Source,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    threads,
+};
 
 /// The buffer of a burst that is more than a few lines.
 const CHUNK: usize = 64 << 10;
@@ -48,7 +49,7 @@ enum Burst {
 impl FileSink {
     /// Opens a log file for appending; makes it and its directories as needed.
     pub(super) async fn create(path: PathBuf) -> Result<Self> {
-        blocking(move || {
+        threads::run(move || {
             let describe = |error| path_error(format!("open log file {}", path.display()), error);
             if let Some(parent) = path.parent() {
                 DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(describe)?;
@@ -57,12 +58,12 @@ impl FileSink {
             options.append(true).create(true).mode(0o644).custom_flags(libc::O_NOCTTY);
             Self::new(options.open(&path).map_err(describe)?)
         })
-        .await
+        .await?
     }
 
     /// Opens what a client named without a scheme and what is no fifo. It is never created.
     pub(super) async fn open(node: Node, path: PathBuf) -> Result<Self> {
-        blocking(move || {
+        threads::run(move || {
             let mut options = OpenOptions::new();
             options.append(true).custom_flags(libc::O_NOCTTY);
             let file = node.open(&options).map_err(|error| {
@@ -70,7 +71,7 @@ impl FileSink {
             })?;
             Self::new(file)
         })
-        .await
+        .await?
     }
 
     fn new(file: File) -> Result<Self> {
@@ -99,14 +100,17 @@ impl FileSink {
         let mut reported = false;
         loop {
             let readable = source.readable().await.map_err(Failure::Source)?;
-            let (fd, file, job) = (source.share(), Arc::clone(&self.file), running.clone());
-            let (burst, lost) = spawn_blocking(move || {
-                let result = append_burst(&fd, &file);
-                drop((fd, file, job));
-                result
-            })
-            .await
-            .map_err(|error| Failure::Sink(io::Error::other(error)))?;
+            let burst = || {
+                let (fd, file, job) = (source.share(), Arc::clone(&self.file), running.clone());
+                move || {
+                    let result = append_burst(&fd, &file);
+                    drop((fd, file, job));
+                    result
+                }
+            };
+            let (burst, lost) = threads::run_some_time(burst)
+                .await
+                .map_err(|error| Failure::Sink(io::Error::other(error)))?;
             if let Some(error) = lost.filter(|_| !reported) {
                 reported = true;
                 label.warn("stdio file refuses output, which is dropped", &error);
@@ -159,31 +163,24 @@ fn append_burst(source: &OwnedFd, mut file: &File) -> (Burst, Option<io::Error>)
 /// Opens a file as stdin.
 pub(super) async fn open_input(node: Node, path: &Path) -> Result<File> {
     let context = format!("open stdio path {}", path.display());
-    blocking(move || {
+    threads::run(move || {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_NOCTTY);
         node.open(&options).map_err(|error| path_error(context, error))
     })
-    .await
+    .await?
 }
 
 /// Reads the next piece of a file on the pool; an empty one is the end.
 pub(super) async fn read_chunk(file: &Arc<File>) -> io::Result<Vec<u8>> {
-    let file = Arc::clone(file);
-    spawn_blocking(move || {
-        let mut chunk = vec![0; CHUNK];
-        let filled = io::Read::read(&mut &*file, &mut chunk)?;
-        chunk.truncate(filled);
-        Ok(chunk)
-    })
-    .await
-    .map_err(io::Error::other)?
-}
-
-async fn blocking<T: Send + 'static>(
-    job: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    spawn_blocking(job)
-        .await
-        .map_err(|error| Error::caused(Code::Internal, "open stdio file", error))?
+    let piece = || {
+        let file = Arc::clone(file);
+        move || {
+            let mut chunk = vec![0; CHUNK];
+            let filled = io::Read::read(&mut &*file, &mut chunk)?;
+            chunk.truncate(filled);
+            Ok(chunk)
+        }
+    };
+    threads::run_some_time(piece).await.map_err(io::Error::other)?
 }

@@ -13,10 +13,14 @@ use tokio::sync::watch;
 
 use crate::{
     error::{Error, Result},
+    files,
     io::ProcessIo,
     reaper::{Adopted, Claim, Exit},
     sys::process::{PidFd, is_unreaped_child, kill},
 };
+
+/// The largest pid file that is read, in bytes: a number and some white space.
+const MAX_PID_FILE: u64 = 4096;
 
 /// Where the standard streams of a process are, as the client named them.
 #[derive(Debug, Clone, Default)]
@@ -166,13 +170,18 @@ pub(crate) fn parse_pid(text: &str) -> Option<i32> {
     text.trim().parse().ok().filter(|pid| *pid > 1)
 }
 
+/// Reads a pid file, which the runtime has written and nobody has looked at.
+pub(crate) fn read_pid_file(path: &Path) -> std::io::Result<String> {
+    Ok(String::from_utf8_lossy(&files::read(path, MAX_PID_FILE)?).into_owned())
+}
+
 /// Reads the pid that the runtime has written, and adopts the process.
 ///
 /// # Errors
 /// When there is no pid, or it is not that of a new child of the shim.
 pub fn adopt(claim: &Claim, pid_file: &Path) -> Result<(u32, Adopted)> {
     let named = || format!("pid file {}", pid_file.display());
-    let text = std::fs::read_to_string(pid_file).map_err(|error| Error::io(named(), error))?;
+    let text = read_pid_file(pid_file).map_err(|error| Error::io(named(), error))?;
     let pid = parse_pid(&text).ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
         Error::new(Code::Unknown, format!("{} holds {shown:?}, which is no pid", named()))

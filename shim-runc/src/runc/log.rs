@@ -2,12 +2,13 @@
 //! own, or spread over several, as by crun 1.28.
 
 use std::{
-    fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
 };
 
 use serde::Deserialize;
+
+use crate::files;
 
 /// How much of the end of a log is read, in bytes. The last error is what counts, and a runtime in
 /// debug mode writes a lot before it.
@@ -36,7 +37,7 @@ impl<'a> LogMark<'a> {
 
     /// The last error since the mark, or why there is none to be had.
     pub(super) fn last_error(&self) -> io::Result<Option<String>> {
-        let mut file = match File::open(self.path) {
+        let mut file = match files::open(self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

@@ -5,10 +5,8 @@
 //! implementation, uses the same runtime with the same state.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    io,
     ops::Deref,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +17,10 @@ use runtime_proto::{
 };
 use serde::Deserialize;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files,
+};
 
 /// Where runc keeps its state unless told otherwise; containerd's own default.
 pub const DEFAULT_ROOT: &str = "/run/containerd/runc";
@@ -65,12 +66,12 @@ impl RuncOptions {
     /// When a file is there and cannot be read or understood.
     pub fn load(bundle: &Path) -> Result<Self> {
         let path = bundle.join(OPTIONS_FILE);
-        let json = match read_small(&path) {
+        let json = match files::read(&path, MAX_OPTIONS) {
             Ok(json) => json,
             Err(error) if error.kind() == io::ErrorKind::NotFound => b"{}".to_vec(),
             Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
         };
-        let runtime = read_small(&bundle.join(RUNTIME_FILE)).unwrap_or_default();
+        let runtime = files::read(&bundle.join(RUNTIME_FILE), MAX_OPTIONS).unwrap_or_default();
         Self::parse(&json, &runtime).map_err(|error| {
             Error::caused(Code::InvalidArgument, format!("read {}", path.display()), error)
         })
@@ -96,7 +97,9 @@ impl RuncOptions {
             [(OPTIONS_FILE, json.as_slice()), (RUNTIME_FILE, self.0.binary_name.as_bytes())]
         {
             let path = bundle.join(name);
-            write_private(&path, content)
+            // Written in place: a reader that meets a half-written file meets a shim that has just begun its Create, and
+            // nothing to delete with it.
+            files::write(&path, content, 0o600)
                 .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
         }
         Ok(())
@@ -112,20 +115,6 @@ impl RuncOptions {
         let root = if self.0.root.is_empty() { DEFAULT_ROOT } else { &self.0.root };
         Path::new(root).join(namespace)
     }
-}
-
-fn read_small(path: &Path) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(fs::File::open(path)?, MAX_OPTIONS), &mut content)?;
-    Ok(content)
-}
-
-/// Written in place: a reader that meets a half-written file meets a shim that has just begun its
-/// Create, and nothing to delete with it.
-fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(content)
 }
 
 /// The keys of CRI's configuration table; those of other runtimes may stand beside them.
@@ -147,7 +136,7 @@ struct Table {
 
 fn from_generic(generic: &RuntimeOptions) -> std::result::Result<RuncOptions, String> {
     let body = if generic.config_body.is_empty() && !generic.config_path.is_empty() {
-        read_small(Path::new(&generic.config_path))
+        files::read(Path::new(&generic.config_path), MAX_OPTIONS)
             .map_err(|error| format!("{}: {error}", generic.config_path))?
     } else {
         generic.config_body.clone()
@@ -172,6 +161,8 @@ fn from_generic(generic: &RuntimeOptions) -> std::result::Result<RuncOptions, St
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
     use runtime_proto::any;
 

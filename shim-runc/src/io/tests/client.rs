@@ -173,7 +173,6 @@ pub(super) struct ThreadChild {
 }
 
 impl Spawn for ThreadSpawn {
-    #[expect(clippy::disallowed_methods, reason = "no reaper runs in these tests")]
     fn spawn(&self, mut command: Command) -> io::Result<Box<dyn Spawned>> {
         let mut child = command.spawn()?;
         let pid = Pid::from_raw(child.id().try_into().unwrap());

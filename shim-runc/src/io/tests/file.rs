@@ -103,7 +103,7 @@ async fn a_full_disk_stops_no_process_and_is_reported_once() {
     io.close().await;
 }
 
-/// A file system of 64 kB that only this thread (and those it starts) can see.
+/// A file system of 64 kB that only this thread can see, and others by way of it.
 fn tiny_disk(directory: &std::path::Path) -> bool {
     let nothing = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)
@@ -140,7 +140,8 @@ fn a_log_resumes_when_its_disk_has_room_again() {
             return;
         }
         let log = client.path("box.log");
-        client.stdout = format!("file://{}", log.display());
+        let here = format!("/proc/self/task/{}/root", nix::unistd::gettid());
+        client.stdout = format!("file://{here}{}", log.display());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let disk = client.directory.path().to_owned();
         runtime.block_on(test(log, &client));

@@ -28,7 +28,6 @@ fn counts() -> (usize, usize) {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "no reaper runs in these tests")]
 fn nothing_leaks_over_hundreds_of_processes() {
     let program = std::env::current_exe().unwrap();
     let arguments = ["--exact", COUNTING, "--ignored", "--nocapture", "--test-threads=1"];
