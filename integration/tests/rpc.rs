@@ -12,7 +12,7 @@ use integration::leak::Usage;
 use integration::scenario::{scenario, skip};
 use integration::spec::{self, Spec};
 use integration::stdio::Stdio;
-use integration::task::V2;
+use integration::task::{V2, create_request};
 use integration::{deadline, ensure, ensure_eq, paths};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -213,6 +213,36 @@ fn peer_that_asks_without_end_and_reads_nothing_costs_little_and_hinders_nobody(
         drop(streams);
         gate.open()?;
         fake.obey(&[])?;
+        container.retire().await
+    })
+}
+
+#[test]
+fn event_that_is_too_large_to_be_sent_holds_up_no_other() -> Result {
+    /// What a message may have, and what that of a call has beside its payload.
+    const MOST: usize = 4 << 20;
+    const ENVELOPE: usize = 64;
+    if paths::is_go_shim() {
+        return skip("Go's shims drop an event after some attempts, whatever is wrong with it");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
+        // Of a restore, which costs nothing, the event says all that the call says, and more.
+        let bundle = fixture.bundle("large", &Spec::new(&SLEEP))?;
+        let mut create = create_request(&bundle, &Stdio::null());
+        create.rootfs.clear();
+        let rest = usize::try_from(create.compute_size())?;
+        create.checkpoint = format!("/{}", "x".repeat(MOST - rest - ENVELOPE));
+        let mut stream = UnixStream::connect(container.shim.started.socket()).await?;
+        stream.write_all(&frame(1, V2, "Create", create.write_to_bytes()?)?).await?;
+        let mut head = [0; 10];
+        let answered = tokio::time::timeout(deadline::HANG, stream.read_exact(&mut head)).await;
+        answered.map_err(|_| Failure::new("no answer to a large Create"))??;
+        container.shim.tasks.state(&bundle.id, "").await?;
+        container.shim.tasks.delete(&bundle.id, "").await?;
+        container.shim.tasks.kill(container.id(), "", 9).await?;
+        sink.wait_for_word(container.id(), "exit").await?;
         container.retire().await
     })
 }

@@ -106,9 +106,10 @@ impl Publisher {
                 self.0.queued.notified().await;
                 continue;
             };
+            let topic = event.topic;
             let request = self.request(event);
             match request.write_to_bytes() {
-                Ok(bytes) => send(&mut client, &bytes).await,
+                Ok(bytes) => send(&mut client, topic, &bytes).await,
                 Err(error) => tracing::error!(%error, "event cannot be encoded"),
             }
             self.lock().sending = false;
@@ -167,14 +168,18 @@ impl Publisher {
 }
 
 /// Hands one event over, however long that takes.
-async fn send(client: &mut Client, request: &[u8]) {
+async fn send(client: &mut Client, topic: &str, request: &[u8]) {
     let (mut pause, longest) = PAUSES;
     let mut refusals = 0;
     loop {
         match client.call(events::SERVICE, "Forward", request, ATTEMPT).await {
             Ok(_) => return,
             Err(CallError::Status(code, message)) if refusals == MAX_REFUSALS || is_final(code) => {
-                tracing::error!(%code, message, "containerd refused an event");
+                tracing::error!(topic, %code, message, "containerd refused an event");
+                return;
+            }
+            Err(CallError::Unsendable(why)) => {
+                tracing::error!(topic, why, "event dropped");
                 return;
             }
             Err(error) => {

@@ -24,9 +24,13 @@ use nix::{errno::Errno, unistd::Pid};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    task::yield_now,
 };
 
 use crate::sys::process::{self, PidFd};
+
+/// How many ended children are collected at once, before others have their turn.
+const BATCH: usize = 64;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,19 +162,24 @@ impl Reaper {
 
     async fn run(self, mut child_ended: Signal) {
         loop {
-            self.collect();
+            while !self.collect() {
+                // There are always more where processes are made as fast as they can be; others want their turn.
+                yield_now().await;
+            }
             if child_ended.recv().await.is_none() {
                 return;
             }
         }
     }
 
-    /// Collects every child that has ended.
-    fn collect(&self) {
+    /// Collects children that have ended, a batch of them; whether that was all.
+    fn collect(&self) -> bool {
         let mut table = self.lock();
-        while let Some((pid, status)) = process::collect_child() {
+        for _ in 0..BATCH {
+            let Some((pid, status)) = process::collect_child() else { return true };
             table.deliver(pid.as_raw(), Exit { status, at: SystemTime::now() });
         }
+        false
     }
 
     /// Starts a process and registers it, with no moment between the two.

@@ -19,7 +19,9 @@ const MAX_LINKS: usize = 40;
 ///
 /// The descriptor only names a place (`O_PATH`); nothing can be read or written by it.
 pub(super) fn open_in_root(root: &Path, path: &str) -> Result<OwnedFd, Errno> {
-    let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    // What is mounted on what a link leads to would be found by nobody who looks for mounts on the root.
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let root = open(root, flags, Mode::empty())?;
     let mut way: Vec<OwnedFd> = Vec::new();
     let mut ahead = reversed(Path::new(path));
     let mut links = 0;
@@ -124,6 +126,14 @@ mod tests {
         assert_eq!(resolve(&top, "a/upwards").unwrap(), Path::new("a/b"));
         assert_eq!(resolve(&top, "a/relative/..").unwrap(), Path::new("a"));
         assert_eq!(resolve(&top, "outside"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn a_link_is_no_root() {
+        let top = tree();
+        let link = top.path().join("link");
+        symlink(top.path().join("secret"), &link).unwrap();
+        assert_eq!(open_in_root(&link, "").unwrap_err(), Errno::ENOTDIR);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum CallError {
     Transport(io::Error),
     /// The peer answered with an error.
     Status(Code, String),
+    /// The call cannot be sent, by this connection or another.
+    Unsendable(String),
 }
 
 impl fmt::Display for CallError {
@@ -39,6 +41,7 @@ impl fmt::Display for CallError {
         match self {
             CallError::Transport(error) => error.fmt(f),
             CallError::Status(code, message) => write!(f, "{message} ({code})"),
+            CallError::Unsendable(why) => f.write_str(why),
         }
     }
 }
@@ -85,9 +88,13 @@ impl Client {
         method.clone_into(&mut request.method);
         request.payload = payload.to_vec();
         request.timeout_nano = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
-        let request = request.write_to_bytes().map_err(io::Error::from);
+        let request =
+            request.write_to_bytes().map_err(|error| CallError::Unsendable(error.to_string()))?;
+        if request.len() > frame::MAX_PAYLOAD {
+            let size = request.len();
+            return Err(CallError::Unsendable(format!("message of {size} bytes is over 4 MiB")));
+        }
         let exchange = async {
-            let request = request?;
             let connection = match &mut self.connection {
                 Some(connection) => connection,
                 none => none.insert(Connection {

@@ -31,7 +31,11 @@ use crate::{
 pub use verbs::{CheckpointPaths, CreateArgs, ExecArgs, RestoreArgs};
 
 /// How much of a call's own output is kept, in bytes; a list of pids of a large container fits.
-const MAX_OUTPUT: u64 = 4 << 20;
+const MAX_OUTPUT: usize = 4 << 20;
+
+/// How much is read of it once the call has ended: more than a pipe holds, and not more than that of somebody who goes on
+/// writing, as a hook may.
+const MAX_REST: usize = 1 << 20;
 
 /// The OCI runtime as one container uses it.
 #[derive(Debug, Clone)]
@@ -168,28 +172,33 @@ fn capture(command: &mut Command) -> io::Result<pipe::Receiver> {
 
 /// Reads what a child prints until it ends.
 ///
-/// Not until the pipe closes: a container process or a hook may hold the other end for longer.
-async fn read_until_exit(pipe: pipe::Receiver, child: &Child, kept: &mut Vec<u8>) -> Exit {
-    let mut pipe = pipe.take(MAX_OUTPUT);
+/// Not until the pipe closes: a container process or a hook may hold the other end for longer. What is too much to be kept
+/// is read all the same, or the child would wait for that for ever.
+async fn read_until_exit(mut pipe: pipe::Receiver, child: &Child, kept: &mut Vec<u8>) -> Exit {
     let mut piece = [0; 4096];
     let exit = loop {
         tokio::select! {
             exit = child.ended() => break exit,
             read = pipe.read(&mut piece) => match read {
                 Ok(0) | Err(_) => return child.ended().await,
-                Ok(count) => kept.extend_from_slice(&piece[..count]),
+                Ok(count) => keep(kept, &piece[..count]),
             },
         }
     };
     // What was printed just before the end is in the pipe still.
-    let rest = pipe.into_inner();
-    while let Ok(count) = rest.try_read(&mut piece) {
-        if count == 0 {
-            break;
-        }
-        kept.extend_from_slice(&piece[..count]);
+    let mut rest = 0;
+    while rest < MAX_REST
+        && let Ok(count @ 1..) = pipe.try_read(&mut piece)
+    {
+        keep(kept, &piece[..count]);
+        rest += count;
     }
     exit
+}
+
+fn keep(kept: &mut Vec<u8>, piece: &[u8]) {
+    let room = MAX_OUTPUT.saturating_sub(kept.len());
+    kept.extend_from_slice(&piece[..piece.len().min(room)]);
 }
 
 /// A file without a name that holds `bytes`, to be somebody's stdin.
