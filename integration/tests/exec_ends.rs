@@ -1,5 +1,6 @@
 //! Execs that outlast what they belong to: a container whose init ends among hundreds of them, a client that is gone.
 
+use integration::cgroup::Cgroups;
 use integration::container::Container;
 use integration::event::Event;
 use integration::failure::Result;
@@ -164,5 +165,44 @@ fn exec_whose_client_is_gone_is_seen_and_ended_by_the_next_one() -> Result {
         let grown = || Usage::of(shim.pid).is_ok_and(|now| now.fds.len() <= before.fds.len() + 2);
         deadline::until("descriptors to be closed", deadline::HANG, grown).await?;
         container.retire().await
+    })
+}
+
+#[test]
+fn exec_that_the_runtime_does_not_end_with_init_is_ended_all_the_same() -> Result {
+    if paths::is_go_shim() {
+        return integration::scenario::skip("Go's shims wait for its end for ever");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let spec = Spec::new(&["sleep", "1000"]).without_namespace("pid");
+        for (name, rule) in [
+            ("fails", Rule::on("kill").fails("not today")),
+            ("lies", Rule::on("kill").succeeds()),
+            // One that is in another cgroup by then is not found by any runtime.
+            ("moved", Rule::on("none")),
+        ] {
+            fake.obey(&[])?;
+            let none = Stdio::null();
+            let container =
+                Container::run_with(fixture, name, &spec, &none, Some(&fake.path)).await?;
+            let exec = container.exec("e", &["sleep", "1000"]).await?;
+            fake.obey(&[rule])?;
+            if name == "moved" {
+                let own = Cgroups::of(std::process::id())?;
+                for dir in own.dirs() {
+                    std::fs::write(dir.join("cgroup.procs"), exec.to_string())?;
+                }
+            }
+            kill(Pid::from_raw(i32::try_from(container.pid)?), Signal::SIGKILL)?;
+            let events = sink.wait_for_word(container.id(), "exit").await?;
+            let ends: Vec<String> = events.iter().filter_map(exit_of).collect();
+            ensure_eq!(ends, ["e", container.id()], "{name}: ends");
+            ensure!(!is_alive(exec), "{name}: the exec lives on");
+            fake.obey(&[])?;
+            container.retire().await?;
+        }
+        Ok(())
     })
 }

@@ -55,6 +55,20 @@ impl Container {
             Ok(Err(error)) => tracing::debug!(id = self.id, %error, "processes after init"),
             Err(_) => tracing::warn!(id = self.id, "the runtime does not end what init left"),
         }
+        self.kill_execs().await;
+    }
+
+    /// Ends the execs, whose ends are told before that of init: whatever the runtime did, and wherever they are by now.
+    async fn kill_execs(&self) {
+        let execs: Vec<_> = lock(&self.execs).values().cloned().collect();
+        let mut any = false;
+        for exec in execs.iter().filter(|exec| exec.snapshot().state == ExecState::Running) {
+            // Mostly it has been ended just now.
+            any |= exec.signal(SIGKILL).is_ok();
+        }
+        if any {
+            self.thaw().await;
+        }
     }
 
     /// Waits for the end of an exec, and tells.
