@@ -15,7 +15,7 @@ use integration::shim::Launch;
 use integration::spec::Spec;
 use integration::stdio::Stdio;
 use integration::task::Status;
-use integration::{ensure, ensure_eq, paths};
+use integration::{deadline, ensure, ensure_eq, paths};
 use nix::mount::{MsFlags, mount};
 use ttrpc::Code;
 
@@ -194,6 +194,47 @@ fn delete_command_leaves_a_busy_root_filesystem_where_it_is() -> Result {
         drop(sitter);
         Launch::new(fixture, &bundle).run("delete").await?;
         ensure!(mounted(&rootfs)?.is_empty(), "mounts stay");
+        Ok(())
+    })
+}
+
+/// Catches SIGTERM from here on.
+fn catches_term(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    caught
+        .and_then(|mask| u64::from_str_radix(mask, 16).ok())
+        .is_some_and(|mask| mask & 1 << 14 != 0)
+}
+
+#[test]
+fn signals_do_not_keep_the_delete_command_from_unmounting() -> Result {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    if paths::is_go_shim() {
+        return skip("Go's shims before 1.7 unmount one layer");
+    }
+    scenario(async |fixture| {
+        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
+        let rootfs = bundle.dir.join("rootfs");
+        mount(Some("none"), &rootfs, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+        let sitter = Sitter::sit(&rootfs)?;
+        let mut command = Launch::new(fixture, &bundle).command("delete")?;
+        command.stdin(std::process::Stdio::null());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let child = command.spawn()?;
+        let pid = child.id().unwrap_or_default();
+        deadline::until("delete to catch signals", deadline::HANG, || catches_term(pid)).await?;
+        // All the way through the runtime's call, and into the wait for the mount.
+        for _ in 0..50 {
+            kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGTERM)?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        drop(sitter);
+        let output = tokio::time::timeout(deadline::HANG, child.wait_with_output()).await??;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{}: {said}", output.status);
+        ensure!(mounted(&rootfs)?.is_empty(), "it stays mounted: {said}");
         Ok(())
     })
 }

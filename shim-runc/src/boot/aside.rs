@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
 };
@@ -58,8 +59,8 @@ pub(super) fn run(limit: Duration, work: impl FnOnce() -> Result<()>) -> Result<
     }
 }
 
-/// Reads a pipe to its end, within a limit.
-pub(super) fn read_within(pipe: &mut io::PipeReader, limit: Duration) -> io::Result<String> {
+/// Reads a pipe or socket to its end, within a limit.
+pub(super) fn read_within(pipe: &mut (impl Read + AsFd), limit: Duration) -> io::Result<String> {
     let deadline = Instant::now() + limit;
     let mut said = Vec::new();
     let mut piece = [0; 512];
@@ -67,9 +68,12 @@ pub(super) fn read_within(pipe: &mut io::PipeReader, limit: Duration) -> io::Res
         let left = deadline.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, left)? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
+        match poll(&mut ready, left) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            // A signal, which is no reason to give up.
+            Err(Errno::EINTR) => continue,
+            ready => ready?,
+        };
         match pipe.read(&mut piece)? {
             0 => return Ok(String::from_utf8_lossy(&said).into_owned()),
             count => said.extend_from_slice(&piece[..count]),

@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result},
     log::Log,
     mount,
-    process::parse_pid,
+    process::{parse_pid, read_pid_file},
     publisher::timestamp,
     reaper::Reaper,
     runc::{Runc, options::RuncOptions},
@@ -112,7 +112,6 @@ fn unmount(args: &Args, rootfs: PathBuf, limit: Duration) {
 
 /// The pid that init had; 0 if none was written.
 fn pid(bundle: &Path) -> u32 {
-    let path = bundle.join("init.pid");
-    let written = std::fs::read_to_string(&path).ok();
+    let written = read_pid_file(&bundle.join("init.pid")).ok();
     written.as_deref().and_then(parse_pid).map_or(0, i32::cast_unsigned)
 }

@@ -4,8 +4,12 @@ use std::{
     env,
     ffi::OsString,
     fs::File,
-    io::{self, PipeWriter, Write},
-    os::unix::{fs::OpenOptionsExt, net::UnixListener as StdUnixListener},
+    io::{self, Write},
+    net::Shutdown,
+    os::unix::{
+        fs::OpenOptionsExt,
+        net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
+    },
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -14,7 +18,8 @@ use std::{
 use nix::fcntl::OFlag;
 use runtime_proto::{bootstrap::ENV_TTRPC_ADDRESS, errdefs::Code};
 use tokio::{
-    net::UnixListener,
+    io::AsyncReadExt,
+    net::{UnixListener, UnixStream},
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
 };
@@ -37,18 +42,14 @@ use crate::{
 
 /// What a shim says to its starter when it serves.
 pub(super) const READY: &str = "ready";
+/// What the starter says then, when it has answered.
+pub(super) const ANSWERED: &[u8] = b"!";
 /// The descriptor of the socket for a shim that is not forked by us.
 const LISTENER_FD: i32 = 3;
 
 /// What the runtime opens for itself, and some more.
 const DESCRIPTORS: i32 = 16;
 
-/// Threads for work that blocks in the kernel: mounts and unmounts, mostly one at a time.
-const BLOCKING_THREADS: usize = 16;
-/// They end soon after their work: an idle shim is one thread.
-const BLOCKING_KEEP_ALIVE: Duration = Duration::from_millis(200);
-/// Their stacks, in bytes. What runs there has no deep calls; pages not touched cost nothing.
-const BLOCKING_STACK: usize = 256 << 10;
 /// How long the last events may take at the end. containerd waits 3 s for a shim to go, an init
 /// system 90 s; a containerd that is away for longer learns of the exits from `delete`.
 const LAST_EVENTS: Duration = Duration::from_secs(4);
@@ -66,15 +67,15 @@ pub(super) struct Serve {
     pub(super) file: Option<SocketFile>,
 }
 
-/// Serves in a process forked by `start`, which reads from `ready` that we serve, or why not.
-pub(super) fn forked(serve: Serve, ready: PipeWriter) -> ExitCode {
-    let mut ready = Some(ready);
-    match detach().and_then(|()| run(serve, &mut ready)) {
+/// Serves in a process forked by `start`, which reads from `starter` that we serve, or why not.
+pub(super) fn forked(serve: Serve, starter: StdUnixStream) -> ExitCode {
+    let mut starter = Some(starter);
+    match detach().and_then(|()| run(serve, &mut starter)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if let Some(mut ready) = ready {
-                // The starter reads it, unless it is gone.
-                let _ = ready.write_all(error.to_string().as_bytes());
+            if let Some(mut starter) = starter {
+                // It reads it, unless it is gone.
+                let _ = starter.write_all(error.to_string().as_bytes());
             }
             tracing::error!(%error, "the shim cannot serve");
             ExitCode::FAILURE
@@ -139,7 +140,17 @@ fn visible_arguments() -> Vec<OsString> {
     shown
 }
 
-fn run(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
+fn run(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
+    let file = serve.file.clone();
+    run_with_socket(serve, starter).inspect_err(|_| {
+        // The starter does the same, unless it is gone.
+        if let Some(file) = file {
+            file.remove();
+        }
+    })
+}
+
+fn run_with_socket(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
     memory::frugal();
     // Without them the runtime would panic.
     process::enough_descriptors(DESCRIPTORS)
@@ -150,12 +161,9 @@ fn run(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
     Log::new(serve.debug).install();
     let runtime = Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
-        .thread_stack_size(BLOCKING_STACK)
         .build()
         .map_err(|error| Error::io("make the runtime", error))?;
-    let done = runtime.block_on(serve_until_told(serve, ready));
+    let done = runtime.block_on(serve_until_told(serve, starter));
     Runtime::shutdown_background(runtime);
     done
 }
@@ -176,7 +184,7 @@ fn open_log() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Result<()> {
+async fn serve_until_told(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
     let failed = |doing: &'static str| move |error: io::Error| Error::io(doing, error);
     let reaper = Reaper::new();
     let publisher = Publisher::new(&serve.namespace);
@@ -193,8 +201,11 @@ async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Resul
     tokio::spawn(reaper.listen().map_err(failed("listen for children"))?);
     tokio::spawn(publisher.clone().run(serve.events));
     let server = tokio::spawn(server::serve(listener, Arc::new(service)));
-    if let Some(mut ready) = ready.take() {
-        ready.write_all(READY.as_bytes()).map_err(failed("tell the starter"))?;
+    if let Some(mut starter) = starter.take() {
+        let told =
+            starter.write_all(READY.as_bytes()).and_then(|()| starter.shutdown(Shutdown::Write));
+        told.map_err(failed("tell the starter"))?;
+        tokio::spawn(end_unless_known(starter, registry.clone()));
     }
     tracing::debug!(id = serve.id, "serving");
     tokio::select! {
@@ -211,6 +222,19 @@ async fn serve_until_told(serve: Serve, ready: &mut Option<PipeWriter>) -> Resul
         tracing::error!(id = serve.id, lost, "events could not be published before the end");
     }
     Ok(())
+}
+
+/// Ends a shim that nobody knows of: its starter was killed before it had answered.
+async fn end_unless_known(starter: StdUnixStream, registry: Registry) {
+    // Where it cannot be waited for, it is taken to have answered.
+    if starter.set_nonblocking(true).is_err() {
+        return;
+    }
+    let Ok(mut starter) = UnixStream::from_std(starter) else { return };
+    if starter.read_u8().await.is_err() {
+        tracing::warn!("the starter is gone, and has told nobody of this shim");
+        registry.close_if_empty();
+    }
 }
 
 /// The signals that a shim answers to. SIGPIPE is ignored by every Rust program.

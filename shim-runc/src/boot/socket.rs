@@ -15,9 +15,14 @@ use std::{
         },
     },
     path::{Component, Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use runtime_proto::errdefs::Code;
 use sha2::{Digest, Sha256};
 
@@ -27,6 +32,10 @@ use crate::error::{Error, Result};
 pub const DEFAULT_DIR: &str = "/run/containerd/s";
 /// The longest path of a socket, in bytes: `sun_path` without its final NUL.
 pub const MAX_PATH: usize = 107;
+
+/// How long the lock of the directory is waited for, and how long between attempts to get it.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_micros(500);
 
 /// How often a socket that was there and is gone is looked for again. Once is what a shim that
 /// ends takes; more can only come from shims of another make, which do not know of the lock.
@@ -51,7 +60,7 @@ pub enum Group {
 }
 
 /// A socket's file, removed by whoever bound it and by nobody else.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SocketFile {
     path: PathBuf,
     /// Device, inode, and time of binding, since inode numbers are used again.
@@ -85,13 +94,18 @@ impl SocketFile {
 /// length whatever theirs.
 ///
 /// # Errors
-/// When the directory is too long for a socket, or no absolute path.
+/// When the directory is too long for a socket, or no absolute path; when the group would have the socket of another
+/// namespace's.
 pub fn path(dir: &Path, address: &str, namespace: &str, group: &str) -> Result<PathBuf> {
     let name = clean(Path::new(address).join(namespace).join(group.trim_start_matches('/')));
     let digest = Sha256::digest(name.as_os_str().as_encoded_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = dir.join(hex);
     let length = path.as_os_str().len();
+    if Path::new(group).components().any(|part| part == Component::ParentDir) {
+        let message = format!("group {group:?} leads out of its namespace");
+        return Err(Error::new(Code::InvalidArgument, message));
+    }
     if !dir.is_absolute() {
         let message = format!("socket directory {} is no absolute path", dir.display());
         return Err(Error::new(Code::InvalidArgument, message));
@@ -131,11 +145,7 @@ fn clean(path: PathBuf) -> PathBuf {
 pub fn bind_or_connect(path: &Path) -> Result<Group> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_dir(dir).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
-    let lock =
-        File::open(dir).map_err(|error| Error::io(format!("open {}", dir.display()), error))?;
-    // Held by starters only, and for milliseconds.
-    let _lock = Flock::lock(lock, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| Error::io(format!("lock {}", dir.display()), errno))?;
+    let _lock = lock(dir).map_err(|error| Error::io(format!("lock {}", dir.display()), error))?;
     let failed = |error| Error::io(format!("listen on {}", path.display()), error);
     let mut rounds = 0..MAX_ROUNDS;
     loop {
@@ -163,6 +173,24 @@ pub fn bind_or_connect(path: &Path) -> Result<Group> {
             _ if rounds.next().is_none() => return Err(failed(refused)),
             _ => {}
         }
+    }
+}
+
+/// Locks a directory for those who bind sockets in it. They hold it for milliseconds; where one was stopped meanwhile, it
+/// is done without, as by shims of another make: nobody shall keep all others of a node from starting.
+fn lock(dir: &Path) -> io::Result<Option<Flock<File>>> {
+    let deadline = Instant::now() + LOCK_LIMIT;
+    let mut file = File::open(dir)?;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(Some(locked)),
+            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
+            Err((_, errno)) => return Err(errno.into()),
+        };
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(LOCK_PAUSE);
     }
 }
 
@@ -234,6 +262,28 @@ mod tests {
         let error = path(Path::new(&dir), "/run/c.sock", "n", "i").unwrap_err();
         assert!(error.to_string().contains("107") && error.to_string().contains(&dir), "{error}");
         assert!(path(Path::new("rel"), "", "n", "i").is_err());
+    }
+
+    #[test]
+    fn no_group_has_the_socket_of_another_namespaces() {
+        let path = |namespace, group| path(Path::new(DEFAULT_DIR), "/run/c.sock", namespace, group);
+        for group in ["../other/g", "..", "a/../../other/g"] {
+            let error = path("n", group).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument, "{group}");
+        }
+        assert_ne!(path("n", "a..b").unwrap(), path("n", "a/b").unwrap());
+    }
+
+    #[test]
+    fn a_starter_that_was_stopped_with_the_lock_keeps_nobody_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let stopped = File::open(dir.path()).unwrap();
+        let _stopped = Flock::lock(stopped, FlockArg::LockExclusiveNonblock).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let path = dir.path().join("sock");
+        thread::spawn(move || sender.send(bind_or_connect(&path)));
+        let bound = receiver.recv_timeout(Duration::from_secs(60)).expect("it waits for the lock");
+        assert!(matches!(bound.unwrap(), Group::New(_)));
     }
 
     #[test]

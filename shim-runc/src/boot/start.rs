@@ -2,13 +2,13 @@
 //!
 //! The new shim is a fork of this process, without exec: nothing has to be loaded, linked or
 //! parsed again, and it shares the pages of this image with every other shim. It is forked before
-//! any thread exists. It reports through a pipe when it serves, or why it cannot.
+//! any thread exists. It reports through a pair of sockets when it serves, or why it cannot, and is told when its address
+//! is known: should this process be killed before, the shim ends.
 
 use std::{
-    env,
-    fs::{self, File},
+    env, fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
     thread,
@@ -32,6 +32,7 @@ use super::{
 use crate::{
     cgroup,
     error::{Error, Result},
+    files,
     runc::options::RuncOptions,
     spec::Spec,
     sys::process::{self, Fork},
@@ -152,20 +153,19 @@ impl Request {
     fn launch(&self, bound: Bound) -> Result<ExitCode> {
         let Bound { listener, file } = bound;
         let prepared = self.prepare(file.path());
-        let (mut reader, writer) = match prepared
-            .and_then(|()| io::pipe().map_err(|error| Error::io("make a pipe", error)))
-        {
-            Ok(pipe) => pipe,
-            Err(error) => {
-                file.remove();
-                self.remove_address();
-                return Err(error);
-            }
-        };
-        let forked = process::fork().inspect_err(|_| file.remove());
-        match forked.map_err(|error| Error::io("fork the shim", error))? {
+        let forked = prepared.and_then(|()| {
+            let pair =
+                UnixStream::pair().map_err(|error| Error::io("make a pair of sockets", error))?;
+            let forked = process::fork().map_err(|error| Error::io("fork the shim", error))?;
+            Ok((pair, forked))
+        });
+        let ((mut ours, shims), forked) = forked.inspect_err(|_| {
+            file.remove();
+            self.remove_address();
+        })?;
+        match forked {
             Fork::Child => {
-                drop(reader);
+                drop(ours);
                 let serve = Serve {
                     namespace: self.args.namespace.clone(),
                     id: self.args.id.clone(),
@@ -174,11 +174,11 @@ impl Request {
                     listener,
                     file: Some(file),
                 };
-                Ok(serve::forked(serve, writer))
+                Ok(serve::forked(serve, shims))
             }
             Fork::Parent(shim) => {
-                drop((listener, writer));
-                let done = self.attend(&mut reader, file.path());
+                drop((listener, shims));
+                let done = self.attend(&mut ours, file.path());
                 if done.is_err() {
                     // What is not a shim by now must not become one.
                     let _ = process::kill(shim, Signal::SIGKILL as i32);
@@ -207,9 +207,9 @@ impl Request {
             .map_err(|error| error.within("adjust the shim's OOM score"))
     }
 
-    /// What must be done after it: waits until the shim serves, and answers.
-    fn attend(&self, ready: &mut io::PipeReader, socket: &Path) -> Result<()> {
-        let said = read_within(ready, READY_LIMIT)
+    /// What must be done after it: waits until the shim serves, answers, and tells it so.
+    fn attend(&self, shim: &mut UnixStream, socket: &Path) -> Result<()> {
+        let said = read_within(shim, READY_LIMIT)
             .map_err(|error| Error::io("wait for the shim to serve", error))?;
         if said != serve::READY {
             let why = if said.is_empty() { "it ended without a word" } else { said.as_str() };
@@ -218,7 +218,8 @@ impl Request {
         let address = address(socket);
         let answer =
             if self.modern { encoded(Bootstrap::ttrpc(3, address))? } else { address.into_bytes() };
-        super::print(&answer)
+        super::print(&answer)?;
+        shim.write_all(serve::ANSWERED).map_err(|error| Error::io("tell the shim", error))
     }
 
     /// Leaves the address in the bundle, where containerd 1.6 and 1.7 look for it: a node may come to have one of these again
@@ -226,14 +227,8 @@ impl Request {
     fn write_address(&self, address: &str) -> Result<()> {
         let path = self.bundle.join("address");
         let temporary = self.bundle.join(".address");
-        let write = || -> io::Result<()> {
-            let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(0o644);
-            let mut file = options.open(&temporary)?;
-            file.write_all(address.as_bytes())?;
-            fs::rename(&temporary, &path)
-        };
-        write().map_err(|error| {
+        let written = files::write(&temporary, address.as_bytes(), 0o644);
+        written.and_then(|()| fs::rename(&temporary, &path)).map_err(|error| {
             let _ = fs::remove_file(&temporary);
             Error::io(format!("write {}", path.display()), error)
         })
