@@ -23,7 +23,8 @@ use shim_runc::{
 /// Detects hangs; nothing here takes long.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A runtime: `create` and `exec` start a process that waits, `kill` ends that of `create`; `delete` hangs when asked to.
+/// A runtime: `create` and `exec` start a process that waits, `kill` ends that of `create`; `kill` and `delete` hang or fail when
+/// asked to.
 const RUNTIME: &str = r#"#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift 2; done
 verb=$1
@@ -31,6 +32,8 @@ for word; do
     [ "$before" = --pid-file ] && pid_file=$word
     before=$word
 done
+[ ! -e "$0.hangs" ] || [ "$(cat "$0.hangs")" != $verb ] || exec sleep 1000
+[ ! -e "$0.fails" ] || [ "$(cat "$0.fails")" != $verb ] || exit 1
 case $verb in
 create | exec)
     sleep 1000 </dev/null >/dev/null 2>&1 &
@@ -38,7 +41,6 @@ create | exec)
     [ $verb = exec ] || cp "$pid_file" "$0.init"
     ;;
 kill) kill -9 "$(cat "$0.init")" ;;
-delete) [ ! -e "$0.hangs" ] || exec sleep 1000 ;;
 esac
 "#;
 
@@ -135,7 +137,7 @@ async fn a_delete_in_which_the_runtime_hangs_can_be_repeated(shared: &Shared) {
     container.kill(ProcessId::Init, 9, false).await.unwrap();
     soon("init", container.wait(ProcessId::Init).unwrap()).await;
     let hangs = bundle.path("runtime.sh.hangs");
-    fs::write(&hangs, "").unwrap();
+    fs::write(&hangs, "delete").unwrap();
     // Nothing else is going on: the time that it takes passes at once.
     tokio::time::pause();
     let error = container.delete(|| panic!("forgotten")).await.unwrap_err();
@@ -144,6 +146,34 @@ async fn a_delete_in_which_the_runtime_hangs_can_be_repeated(shared: &Shared) {
     fs::remove_file(&hangs).unwrap();
     let deleted = soon("delete", container.delete(|| ())).await.unwrap();
     assert_eq!(deleted.exit.status, 128 + 9);
+}
+
+/// A container that was never started goes with its delete, also where the runtime does not end it.
+async fn what_the_runtime_does_not_kill_is_deleted_all_the_same(shared: &Shared) {
+    let bundle = Bundle::new();
+    let container = bundle.create(shared).await;
+    fs::write(bundle.path("runtime.sh.fails"), "kill").unwrap();
+    let deleted = soon("delete", container.delete(|| ())).await.unwrap();
+    assert_eq!(deleted.exit.status, 128 + 9);
+}
+
+/// A signal that the runtime does not send is given up; SIGKILL does without it.
+async fn a_kill_in_which_the_runtime_hangs_ends(shared: &Shared) {
+    let bundle = Bundle::new();
+    let container = bundle.create(shared).await;
+    container.start().await.unwrap();
+    let hangs = bundle.path("runtime.sh.hangs");
+    fs::write(&hangs, "kill").unwrap();
+    tokio::time::pause();
+    let error = container.kill(ProcessId::Init, 15, false).await.unwrap_err();
+    assert_eq!(error.kind(), Code::DeadlineExceeded, "{error}");
+    container.kill(ProcessId::Init, 9, false).await.unwrap();
+    tokio::time::resume();
+    // What init leaves is ended by the runtime again.
+    fs::remove_file(&hangs).unwrap();
+    let exit = soon("init", container.wait(ProcessId::Init).unwrap()).await;
+    assert_eq!(exit.status, 128 + 9);
+    soon("delete", container.delete(|| ())).await.unwrap();
 }
 
 /// One test: two reapers in one process would take each other's children.
@@ -162,5 +192,7 @@ fn containers_and_their_execs() {
         a_reserved_exec_ends_with_its_container(&shared).await;
         an_exec_may_be_called_init(&shared).await;
         a_delete_in_which_the_runtime_hangs_can_be_repeated(&shared).await;
+        what_the_runtime_does_not_kill_is_deleted_all_the_same(&shared).await;
+        a_kill_in_which_the_runtime_hangs_ends(&shared).await;
     });
 }

@@ -22,7 +22,7 @@ use crate::{
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long the runtime may take to delete what has ended, hooks that run then included.
 const RUNTIME: Duration = Duration::from_secs(120);
-/// How long a container that was never started may take to be killed.
+/// How long the runtime may take to kill a container that was never started, and how long that may take to be gone then.
 const DEATH: Duration = Duration::from_secs(10);
 /// How long unmounting the rootfs may take. What is written to it is written to its disk first, which may be slow; but
 /// one whose server is dead takes for ever.
@@ -112,13 +112,13 @@ impl Container {
 
     /// Ends a container that was made and not started, so that its exit comes before its delete.
     async fn end_unstarted(&self) {
-        let end = async {
-            if let Err(error) = self.runc.kill(&self.id, SIGKILL, false).await {
-                tracing::debug!(id = self.id, %error, "kill before delete");
-            }
-            self.init.exited().await
-        };
-        if timeout(DEATH, end).await.is_err() {
+        let asked = timeout(DEATH, self.runc.kill(&self.id, SIGKILL, false)).await;
+        if !matches!(asked, Ok(Ok(()))) {
+            // Mostly it has just ended. Where the runtime is at fault, it is done without.
+            let killed = self.init.signal(SIGKILL);
+            tracing::debug!(id = self.id, ?asked, ?killed, "kill before delete");
+        }
+        if timeout(DEATH, self.init.exited()).await.is_err() {
             tracing::warn!(id = self.id, "a killed container does not end");
         }
     }

@@ -1,6 +1,8 @@
 //! Kill.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
 
 use super::{Container, ProcessId, SIGKILL, lock};
 use crate::{
@@ -11,6 +13,10 @@ use crate::{
     threads,
 };
 use runtime_proto::errdefs::Code;
+
+/// How long the runtime may take to send a signal. It takes seconds for all of a large container. What clients give up
+/// must come to an end here, too: they ask again, and each time another runtime would be left.
+const RUNTIME: Duration = Duration::from_secs(30);
 
 impl Container {
     /// Sends a signal to a process, or (`all`, init only) to every process of the container. Does
@@ -45,7 +51,15 @@ impl Container {
         if state == InitState::Stopped && !all {
             return Err(Error::new(Code::NotFound, "process already finished"));
         }
-        self.runc.kill(&self.id, signal, all).await.map_err(of_kill)?;
+        match timeout(RUNTIME, self.runc.kill(&self.id, signal, all)).await {
+            Ok(sent) => sent.map_err(of_kill)?,
+            // An init that is gone takes all others with it, sooner or later.
+            Err(_) if signal == SIGKILL => self.init.signal(signal)?,
+            Err(_) => {
+                let message = "failed to send the signal: the runtime does not come to an end";
+                return Err(Error::new(Code::DeadlineExceeded, message));
+            }
+        }
         if signal == SIGKILL {
             self.thaw().await;
         }
