@@ -12,6 +12,9 @@ use tokio::{net::UnixStream, sync::Mutex};
 /// Only a hang meets it.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Between two tries to reach a manager that is away.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
 pub(crate) struct Publisher {
     namespace: String,
     /// Made anew when a manager has gone and another may have come.
@@ -25,13 +28,25 @@ impl Publisher {
 
     /// Best effort: many tests have nobody who listens.
     pub(crate) async fn publish<E: Event>(&self, event: &E) {
-        let Ok(namespace) = Namespace::new(self.namespace.as_str()) else { return };
-        let Some(connection) = self.connection().await else { return };
-        let Ok(envelope) = envelope(&namespace, event) else { return };
+        self.forward(event).await;
+    }
+
+    /// Whoever listens by then gets it; nobody may have come yet.
+    pub(crate) async fn publish_later<E: Event>(&self, event: &E, delay: Duration) {
+        tokio::time::sleep(delay).await;
+        while self.forward(event).await.is_none() {
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn forward<E: Event>(&self, event: &E) -> Option<()> {
+        let namespace = Namespace::new(self.namespace.as_str()).ok()?;
+        let connection = self.connection().await?;
         let mut request = ForwardRequest::new();
-        request.envelope = Some(envelope).into();
-        let Ok(payload) = request.write_to_bytes() else { return };
-        let _ = connection.call(SERVICE, "Forward", payload, Some(FORWARD_TIMEOUT)).await;
+        request.envelope = Some(envelope(&namespace, event).ok()?).into();
+        let payload = request.write_to_bytes().ok()?;
+        let told = connection.call(SERVICE, "Forward", payload, Some(FORWARD_TIMEOUT)).await;
+        told.ok().map(drop)
     }
 
     async fn connection(&self) -> Option<Connection> {

@@ -38,6 +38,8 @@ pub(crate) struct Script {
     pub(crate) obeys_shutdown: bool,
     /// Bytes written to the log at the beginning.
     pub(crate) log_bytes: usize,
+    /// How it tells the end of a task.
+    pub(crate) tells: Tells,
 }
 
 impl Default for Script {
@@ -58,8 +60,25 @@ impl Default for Script {
             features: String::new(),
             obeys_shutdown: true,
             log_bytes: 0,
+            tells: Tells::default(),
         }
     }
+}
+
+/// How the end of a task is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Tells {
+    /// Before the call that brings it about is answered.
+    #[default]
+    AtOnce,
+    /// The exit only this many milliseconds behind the deletion, as containerd's shim of 2.4 may; not
+    /// at all if it ends before.
+    ExitLast(u64),
+    /// The same, with both.
+    BothLate(u64),
+    /// Not at all.
+    Never,
 }
 
 /// How a shim refuses a service it does not serve.

@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use protobuf::Message;
@@ -22,7 +23,11 @@ use runtime_proto::{
 };
 use tokio::sync::watch;
 
-use crate::{Args, events::Publisher, script::Script};
+use crate::{
+    Args,
+    events::Publisher,
+    script::{Script, Tells},
+};
 
 /// Beyond what the kernel gives out, so that no real process is ever meant.
 const FIRST_PID: u32 = 0x4000_0000;
@@ -30,7 +35,7 @@ const FIRST_PID: u32 = 0x4000_0000;
 pub(crate) struct Tasks {
     map: Mutex<HashMap<String, Process>>,
     next_pid: AtomicU32,
-    publisher: Publisher,
+    publisher: Arc<Publisher>,
 }
 
 #[derive(Clone)]
@@ -49,7 +54,7 @@ fn name(id: &str, exec: &str) -> String {
 impl Tasks {
     pub(crate) fn new(args: Args) -> Self {
         let base = FIRST_PID + (std::process::id() << 8);
-        let publisher = Publisher::new(args.namespace);
+        let publisher = Arc::new(Publisher::new(args.namespace));
         Self { map: Mutex::default(), next_pid: AtomicU32::new(base), publisher }
     }
 
@@ -91,14 +96,14 @@ impl Tasks {
         }
     }
 
-    pub(crate) async fn call(&self, request: &Request, _: &Script) -> Result<Vec<u8>, Status> {
+    pub(crate) async fn call(&self, request: &Request, script: &Script) -> Result<Vec<u8>, Status> {
         match request.method.as_str() {
             "Create" => self.create(&decode(request)?).await,
             "Start" => self.start(&decode(request)?).await,
             "State" => self.state(&decode(request)?),
-            "Kill" => self.kill(&decode(request)?).await,
+            "Kill" => self.kill(&decode(request)?, script.tells).await,
             "Wait" => self.wait(&decode(request)?).await,
-            "Delete" => self.delete(&decode(request)?).await,
+            "Delete" => self.delete(&decode(request)?, script.tells).await,
             "Exec" => self.exec(&decode(request)?),
             "Pids" => self.pids(&decode(request)?),
             "Connect" => self.connect(&decode(request)?),
@@ -151,22 +156,42 @@ impl Tasks {
     }
 
     /// The signal is the end: 128 and its number, as the kernel has it.
-    async fn kill(&self, request: &KillRequest) -> Result<Vec<u8>, Status> {
+    async fn kill(&self, request: &KillRequest, tells: Tells) -> Result<Vec<u8>, Status> {
         let name = name(&request.id, &request.exec_id);
         let process = self.process(&name)?;
         if process.state == State::STOPPED {
             return Err(Code::NotFound.status("process already finished"));
         }
         self.set(&name, State::STOPPED);
-        let status = 128 + request.signal;
+        let (pid, status) = (process.pid, 128 + request.signal);
         process.exit.send_replace(Some(status));
-        let mut event = TaskExit::new();
-        event.container_id.clone_from(&request.id);
-        event.id = if request.exec_id.is_empty() { &request.id } else { &request.exec_id }.clone();
-        (event.pid, event.exit_status) = (process.pid, status);
-        event.exited_at = Some(Timestamp::now()).into();
-        self.publisher.publish(&event).await;
+        if tells == Tells::AtOnce {
+            let process = if request.exec_id.is_empty() { &request.id } else { &request.exec_id };
+            self.publisher.publish(&exit_of(&request.id, process, pid, status)).await;
+        }
         encode(&Empty::new())
+    }
+
+    /// Tells the end of a task whose deletion is about to be answered.
+    async fn tell_end(&self, exit: Option<TaskExit>, deletion: TaskDelete, tells: Tells) {
+        let (delay, deletion) = match tells {
+            Tells::Never => return,
+            Tells::BothLate(millis) => (millis, Some(deletion)),
+            Tells::AtOnce => return self.publisher.publish(&deletion).await,
+            Tells::ExitLast(millis) => {
+                self.publisher.publish(&deletion).await;
+                (millis, None)
+            }
+        };
+        let (publisher, delay) = (Arc::clone(&self.publisher), Duration::from_millis(delay));
+        tokio::spawn(async move {
+            if let Some(deletion) = deletion {
+                publisher.publish_later(&deletion, delay).await;
+            }
+            if let Some(exit) = exit {
+                publisher.publish_later(&exit, delay).await;
+            }
+        });
     }
 
     async fn wait(&self, request: &StateRequest) -> Result<Vec<u8>, Status> {
@@ -180,7 +205,7 @@ impl Tasks {
         encode(&answer)
     }
 
-    async fn delete(&self, request: &StateRequest) -> Result<Vec<u8>, Status> {
+    async fn delete(&self, request: &StateRequest, tells: Tells) -> Result<Vec<u8>, Status> {
         let name = name(&request.id, &request.exec_id);
         let process = {
             let mut map = self.map();
@@ -196,16 +221,18 @@ impl Tasks {
             map.remove(&name)
         };
         let Some(process) = process else { return Err(Code::NotFound.status(&name)) };
-        let status = process.exit.borrow().unwrap_or(0);
+        let ended = *process.exit.borrow();
+        let status = ended.unwrap_or(0);
         if request.exec_id.is_empty() {
             let mut event = TaskDelete::new();
             event.container_id.clone_from(&request.id);
             (event.pid, event.exit_status) = (process.pid, status);
-            self.publisher.publish(&event).await;
+            let exit = ended.map(|status| exit_of(&request.id, &request.id, process.pid, status));
+            self.tell_end(exit, event, tells).await;
         }
         let mut answer = DeleteResponse::new();
         (answer.pid, answer.exit_status) = (process.pid, status);
-        answer.exited_at = Some(Timestamp::now()).into();
+        answer.exited_at = ended.map(|_| Timestamp::now()).into();
         encode(&answer)
     }
 
@@ -233,6 +260,14 @@ impl Tasks {
         answer.task_pid = self.process(&request.id).map(|process| process.pid).unwrap_or(0);
         encode(&answer)
     }
+}
+
+fn exit_of(container: &str, process: &str, pid: u32, status: u32) -> TaskExit {
+    let mut event = TaskExit::new();
+    (event.container_id, event.id) = (container.to_owned(), process.to_owned());
+    (event.pid, event.exit_status) = (pid, status);
+    event.exited_at = Some(Timestamp::now()).into();
+    event
 }
 
 /// `StateRequest` stands in for every request of an id and an exec id.

@@ -18,7 +18,9 @@ use crate::{
     bundle::Bundle,
     error::{Error, Result},
     events,
+    hearing::Told,
     id::Key,
+    observed::End,
     shim::Shim,
     shim_binary::ShimBinary,
     task::{Entry, Exit, exit},
@@ -66,14 +68,8 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     let found = binary_delete(inner, entry).await;
     // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
     shim.remove_socket().await;
-    let published = entry.published();
-    let out = match (&published, entry.heard_deletion()) {
-        (_, true) => Out::Both,
-        (Some(_), false) => Out::Exit,
-        (None, false) => Out::Nothing,
-    };
-    let exit = published.unwrap_or(found);
-    if publish(inner, shim.bundle(), &exit, out).await == Told::Out {
+    let exit = entry.published().unwrap_or(found);
+    if publish(inner, shim.bundle(), &exit, entry.told()).await == Published::Out {
         remove_bundle(inner, shim.bundle()).await;
     }
     entry.end(exit.clone());
@@ -154,77 +150,72 @@ pub(crate) async fn remove_bundle(inner: &Inner, bundle: &Bundle) {
     activation::deactivate(&*inner.environment.mounts, bundle.key()).await;
 }
 
-/// What its shim had published about a task's end before it was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Out {
-    /// Nothing.
-    Nothing,
-    /// The exit.
-    Exit,
-    /// Exit and deletion.
-    Both,
-}
-
-/// What became of the events of a lost task's end.
+/// What became of the events of a task's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a bundle whose events are still to be told must stay"]
-pub(crate) enum Told {
+pub(crate) enum Published {
     /// They are out, or lost for good.
     Out,
     /// They cannot be told by this manager, which is ending; the next one finds the bundle.
     Later,
 }
 
-/// Publishes what is missing of a lost task's end, and notes that it is out.
+/// Publishes what has not been told of a task's end, and notes that it is out.
 ///
 /// The bundle is still there: a manager that is killed before this leaves it to the next one,
 /// which publishes; one that is killed after this has left the note, and nothing is told twice.
-pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, out: Out) -> Told {
+pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, told: Told) -> Published {
     let key = bundle.key();
-    if out == Out::Nothing {
+    if !told.exit {
         let mut event = TaskExit::new();
         (event.container_id, event.id) = (key.id.to_string(), key.id.to_string());
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
-        if send(inner, key, &event).await == Told::Later {
-            return Told::Later;
+        if send(inner, key, &event).await == Published::Later {
+            return Published::Later;
         }
     }
-    if out != Out::Both {
+    if !told.deletion {
         let mut event = TaskDelete::new();
         event.container_id = key.id.to_string();
         (event.pid, event.exit_status) = (exit.pid, exit.status);
         event.exited_at = exit.at.clone().into();
-        if send(inner, key, &event).await == Told::Later {
-            return Told::Later;
+        if send(inner, key, &event).await == Published::Later {
+            return Published::Later;
         }
-        note_end(bundle, exit).await;
     }
-    Told::Out
+    if told != Told::BOTH {
+        bundle.note_end(exit.note(Told::BOTH)).await;
+    }
+    Published::Out
 }
 
-/// Notes that exit and deletion are out. A note that cannot be written costs a second event, and
-/// that only if this manager is killed within the next instant.
-pub(crate) async fn note_end(bundle: &Bundle, exit: &Exit) {
-    let note = exit.note(true);
-    if let Err(error) = bundle.blocking(move |bundle| bundle.write_end(note)).await
-        && error.kind() != Code::NotFound
-    {
-        tracing::warn!(namespace = %bundle.key().namespace, id = %bundle.key().id, %error, "an end is not noted");
+/// Tells in the place of a shim what it has not told of a task's end, and will not any more.
+pub(crate) async fn tell_rest(inner: &Inner, entry: &Entry, exit: &Exit) -> Published {
+    let (key, told) = (entry.shim.key(), entry.told());
+    if told == Told::BOTH {
+        return Published::Out;
     }
+    tracing::warn!(namespace = %key.namespace, id = %key.id, ?told, "its shim has not told its end");
+    let exit = entry.published().unwrap_or_else(|| exit.clone());
+    let published = publish(inner, entry.shim.bundle(), &exit, told).await;
+    if published == Published::Out {
+        entry.note(&End { exit, told: Told::BOTH }).await;
+    }
+    published
 }
 
-async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) -> Told {
+async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) -> Published {
     let (namespace, id) = (&key.namespace, &key.id);
     match hand_on(inner, key, event).await {
-        Ok(()) => Told::Out,
+        Ok(()) => Published::Out,
         Err(error) if error.kind() == Code::Unavailable => {
             tracing::warn!(%namespace, %id, topic = E::TOPIC, %error, "an event is left to the next manager");
-            Told::Later
+            Published::Later
         }
         Err(error) => {
             tracing::error!(%namespace, %id, topic = E::TOPIC, %error, "an event is lost");
-            Told::Out
+            Published::Out
         }
     }
 }

@@ -7,7 +7,9 @@
 //!     | other -------> nothing has changed                                      : that error
 //! ```
 //! `Shutdown` goes to the shim after every deletion, whatever pod the container was in: a shim of
-//! many containers ignores it until the last, and one of a single container needs it.
+//! many containers ignores it until the last, and one of a single container needs it. It is held
+//! back until exit and deletion have been heard, where they are to be heard; what was not is told in
+//! the shim's place behind it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,8 +21,11 @@ use runtime_proto::{
 use crate::{
     activation,
     bundle::Bundle,
-    dead_shim,
+    dead_shim::{self, Published},
     error::{self, Error, Result},
+    hearing::{LAST_WORDS, PATIENCE, Told},
+    id::Key,
+    observed::End,
     task::{Entry, Exit, exit},
     task_manager::Inner,
 };
@@ -29,19 +34,21 @@ use crate::{
 /// which under heavy disk load has been seen to take minutes.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// For the event of a deletion to arrive before its shim is shut down; it is sent at once, over a
-/// local socket. Waited for only where the embedder shows events to the manager.
-const EVENT_GRACE: Duration = Duration::from_millis(500);
-
 /// Deletes a task. Callers of the same task take turns.
 pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exit> {
     let key = entry.shim.key();
-    let _turn = entry.turn.lock().await;
+    let turn = entry.turn.lock().await;
     if !inner.is_current(entry) {
-        return Err(Error::new(Code::NotFound, format!("task {key} not found")));
+        return Err(not_found(key));
     }
     if let Some(exit) = entry.deleted() {
-        return finish(inner, entry, exit).await;
+        if !entry.shim.is_ending() {
+            // A load found that there is no such task; what there is instead, it removes.
+            drop(turn);
+            entry.ended().await;
+            return Err(not_found(key));
+        }
+        return finish(inner, entry, exit, Told::NONE).await;
     }
     let mut request = DeleteRequest::new();
     request.id = key.id.to_string();
@@ -51,31 +58,44 @@ pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exi
         Ok(answer) => {
             let exit = exit(answer);
             entry.note_deleted(exit.clone());
-            finish(inner, entry, exit).await
+            let due = inner.hearing().of_deletion(exit.at.as_ref());
+            finish(inner, entry, exit, due).await
         }
         Err(error) if error::is_closed(&error) => Ok(dead_shim::clean_up(inner, entry).await),
         Err(error) if error.kind() == Code::NotFound => {
             // The shim says there is nothing; the OCI runtime may still know something.
             let exit = dead_shim::binary_delete(inner, entry).await;
             entry.note_deleted(exit.clone());
-            finish(inner, entry, exit).await?;
+            finish(inner, entry, exit, inner.hearing().of_past()).await?;
             Err(error)
         }
         Err(error) => Err(error),
     }
 }
 
-/// What follows the end of the container. If the bundle cannot go, the task stays noted as
-/// deleted, and the next call comes here again.
-async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit) -> Result<Exit> {
+fn not_found(key: &Key) -> Error {
+    Error::new(Code::NotFound, format!("task {key} not found"))
+}
+
+/// What follows the end of the container; `due` are the events of it that are to be heard. If the
+/// bundle cannot go, the task stays noted as deleted, and the next call comes here again.
+async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit, due: Told) -> Result<Exit> {
     let shim = &entry.shim;
     if !shim.is_ending() {
-        // Go's shims of 1.6 to 2.2 lose the events that are still under way when they end.
-        entry.hear_deletion(EVENT_GRACE).await;
+        tokio::select! {
+            _ = entry.hear(due, PATIENCE) => {}
+            () = shim.client().when_closed() => {}
+        }
         // Should this manager be killed from here on, the next one finds a shim that has ended,
         // and must not take the task for one that was lost.
-        dead_shim::note_end(shim.bundle(), &exit).await;
+        entry.note(&End { exit: exit.clone(), told: due.complement() }).await;
         shim.shut_down(inner.shims.config().timeouts.shutdown).await;
+        entry.hear(due, LAST_WORDS).await;
+    }
+    if dead_shim::tell_rest(inner, entry, &exit).await == Published::Later {
+        entry.end(exit.clone());
+        inner.forget(entry);
+        return Ok(exit);
     }
     shim.bundle()
         .blocking(|bundle| {

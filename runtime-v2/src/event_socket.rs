@@ -19,6 +19,7 @@ use tokio::{net::UnixListener, task::JoinHandle};
 use crate::{
     error::{Error, Result},
     events::EventSink,
+    hearing::Hearing,
     id::Namespace,
     task_manager::TaskManager,
     ttrpc::{Handler, serve},
@@ -44,6 +45,8 @@ impl EventSocket {
             fs::remove_file(path).map_err(failed)?;
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
+        // Shims know no other way: what was not told to an earlier manager is told to this one.
+        manager.hears(Hearing::Everything);
         let handler = Arc::new(Forward { manager, sink });
         Ok(Self { path: path.to_path_buf(), serving: tokio::spawn(serve(listener, handler)) })
     }

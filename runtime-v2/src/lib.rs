@@ -24,6 +24,7 @@
 //! * [`config`]: the surroundings. No path is built in. [`events`] and [`stores`]: what an embedder
 //!   gives; [`activation`]: who makes mounts that no shim can make. `state_lock` claims the
 //!   directories for one manager.
+//! * [`hearing`]: which events of shims the manager is shown, and what their silence says.
 //! * `address` dials what shims have called addresses, `socket_file` removes a dead one's.
 //! * [`bundle`]: the directory of a container on the host. `runtime_path` and `shim_binary` find
 //!   and run a shim's executable, `features` asks it what it can, `shim_log` reads its log.
@@ -53,6 +54,7 @@ pub mod config;
 pub mod error;
 pub mod event_socket;
 pub mod events;
+pub mod hearing;
 pub mod id;
 pub mod inspect;
 pub mod shim;
@@ -85,6 +87,7 @@ pub use create::{CreateOptions, Endpoint, Restoration};
 pub use error::{Error, Result};
 pub use event_socket::EventSocket;
 pub use events::{EventSink, Exchange};
+pub use hearing::Hearing;
 pub use id::{ContainerId, ExecId, Key, Namespace};
 pub use load::{LoadReport, Loading};
 pub use runtime_proto::errdefs::Code;

@@ -2,47 +2,51 @@
 
 use runtime_proto::{
     any,
-    events::{Envelope, TaskDelete, TaskExit, TaskStart},
+    events::{Envelope, TaskDelete, TaskExit},
     topics::Event,
 };
 
-use crate::{id::Key, task::Exit};
+use crate::{hearing::Told, id::Key, task::Exit};
 
-/// What an event says about a task.
+/// What one event says of the end of a task.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Observed {
-    /// It goes on.
-    Life,
-    /// Its init has ended.
-    Exit(Exit),
-    /// It is deleted, and this was its exit.
-    Deletion(Exit),
+pub(crate) struct End {
+    /// Init's exit; of that, a deletion says less than the exit itself.
+    pub(crate) exit: Exit,
+    /// What it is that is told.
+    pub(crate) told: Told,
 }
 
-/// Reads an event, if it is one about a task as a whole.
-pub(crate) fn read(event: &Envelope) -> Option<(Key, Observed)> {
+/// Reads an event, if it is one about the end of a task as a whole.
+pub(crate) fn read(event: &Envelope) -> Option<(Key, End)> {
     let packed = event.event.as_ref()?;
-    let (id, observed) = match event.topic.as_str() {
-        TaskStart::TOPIC => (any::unpack::<TaskStart>(packed).ok()??.container_id, Observed::Life),
+    let (id, pid, status, at, told) = match event.topic.as_str() {
         TaskDelete::TOPIC => {
-            let event = any::unpack::<TaskDelete>(packed).ok()??;
-            let at = event.exited_at.into_option();
-            let exit = Exit { pid: event.pid, status: event.exit_status, at };
-            (event.container_id, Observed::Deletion(exit))
-        }
-        TaskExit::TOPIC => {
-            let event = any::unpack::<TaskExit>(packed).ok()??;
-            // The end of an exec is not the end of the task.
-            if !event.id.is_empty() && event.id != event.container_id {
+            let TaskDelete { container_id, id, pid, exit_status, exited_at, .. } =
+                any::unpack(packed).ok()??;
+            if is_exec(&id, &container_id) {
                 return None;
             }
-            let at = event.exited_at.into_option();
-            let exit = Exit { pid: event.pid, status: event.exit_status, at };
-            (event.container_id, Observed::Exit(exit))
+            let told = Told { deletion: true, ..Told::NONE };
+            (container_id, pid, exit_status, exited_at, told)
+        }
+        TaskExit::TOPIC => {
+            let TaskExit { container_id, id, pid, exit_status, exited_at, .. } =
+                any::unpack(packed).ok()??;
+            if is_exec(&id, &container_id) {
+                return None;
+            }
+            (container_id, pid, exit_status, exited_at, Told { exit: true, ..Told::NONE })
         }
         _ => return None,
     };
-    Some((Key::new(event.namespace.as_str(), id).ok()?, observed))
+    let key = Key::new(event.namespace.as_str(), id).ok()?;
+    Some((key, End { exit: Exit { pid, status, at: at.into_option() }, told }))
+}
+
+/// Whether a process is an exec, whose end is not that of the task.
+fn is_exec(process: &str, container: &str) -> bool {
+    !process.is_empty() && process != container
 }
 
 #[cfg(test)]
@@ -50,7 +54,7 @@ mod tests {
     use super::*;
     use crate::{events::envelope, id::Namespace};
 
-    fn exit_of(process: &str) -> Option<(Key, Observed)> {
+    fn exit_of(process: &str) -> Option<(Key, End)> {
         let mut event = TaskExit::new();
         (event.container_id, event.id) = ("c1".into(), process.into());
         event.exit_status = 7;
@@ -60,11 +64,15 @@ mod tests {
     #[test]
     fn the_end_of_init_is_the_end_of_the_task_and_that_of_an_exec_is_not() {
         for init in ["c1", ""] {
-            let (key, observed) = exit_of(init).unwrap();
+            let (key, end) = exit_of(init).unwrap();
             assert_eq!(key, Key::new("ns", "c1").unwrap());
-            assert_eq!(observed, Observed::Exit(Exit { pid: 0, status: 7, at: None }));
+            assert_eq!(end.exit, Exit { pid: 0, status: 7, at: None });
+            assert_eq!(end.told, Told { exit: true, deletion: false });
         }
         assert_eq!(exit_of("e1"), None);
+        let mut deletion = TaskDelete::new();
+        (deletion.container_id, deletion.id) = ("c1".into(), "e1".into());
+        assert_eq!(read(&envelope(&Namespace::new("ns").unwrap(), &deletion).unwrap()), None);
     }
 
     #[test]

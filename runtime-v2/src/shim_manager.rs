@@ -147,6 +147,11 @@ impl ShimManager {
         }
     }
 
+    /// Whether somebody has claimed this id, or it is an entry.
+    pub(crate) fn is_taken(&self, key: &Key) -> bool {
+        self.slots().contains_key(key)
+    }
+
     /// Waits while it is being found out what an id is.
     pub(crate) async fn decided(&self, key: &Key) {
         let undecided = match self.slots().get(key) {

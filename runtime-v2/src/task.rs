@@ -24,7 +24,9 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::{
     bundle::EndNote,
+    hearing::Told,
     id::{ExecId, Key},
+    observed::End,
     shim::Shim,
 };
 
@@ -66,9 +68,10 @@ pub struct Exit {
 
 impl Exit {
     /// As a bundle keeps it.
-    pub(crate) fn note(&self, deleted: bool) -> EndNote {
+    pub(crate) fn note(&self, told: Told) -> EndNote {
         let (seconds, nanos) = self.at.as_ref().map_or((0, 0), |at| (at.seconds, at.nanos));
-        EndNote { deleted, pid: self.pid, status: self.status, seconds, nanos }
+        let Told { exit: exited, deletion: deleted } = told;
+        EndNote { exited, deleted, pid: self.pid, status: self.status, seconds, nanos }
     }
 }
 
@@ -161,30 +164,32 @@ pub(crate) struct Entry {
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// A plain lock: held for reads and writes of the record only.
     record: Mutex<Record>,
-    /// Which events of the shim have passed through this manager.
-    heard: watch::Sender<Heard>,
+    /// Which events of its end have been told, by the shim or in its place.
+    told: watch::Sender<Told>,
+    /// Held while that is noted in the bundle, so that the last note is the one that knows most.
+    noting: tokio::sync::Mutex<()>,
     /// The end of the entry, for those that wait for a process whose shim died.
     gone: watch::Sender<Option<Exit>>,
-}
-
-/// How much of a task's events has passed through the manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Heard {
-    /// None: nobody shows them to the manager, or nothing has happened yet.
-    Nothing,
-    /// Some.
-    Something,
-    /// The last, its deletion.
-    Deletion,
 }
 
 /// What is known about a task's end.
 #[derive(Debug, Default, Clone)]
 struct Record {
-    /// Init's exit, once the shim has published it.
+    /// Init's exit, once an event has told it.
     published: Option<Exit>,
     /// The answer of the shim's Delete; the rest of the deletion may still be to do.
     deleted: Option<Exit>,
+}
+
+impl Record {
+    /// Init's exit as it is known behind this event.
+    fn learn(&mut self, end: &End) -> Exit {
+        // A deletion says the same in fewer words.
+        if end.told.exit || self.published.is_none() {
+            self.published = Some(end.exit.clone());
+        }
+        self.published.clone().unwrap_or_else(|| end.exit.clone())
+    }
 }
 
 impl Entry {
@@ -194,7 +199,8 @@ impl Entry {
             pid: AtomicU32::new(pid),
             turn: tokio::sync::Mutex::default(),
             record: Mutex::default(),
-            heard: watch::Sender::new(Heard::Nothing),
+            told: watch::Sender::new(Told::NONE),
+            noting: tokio::sync::Mutex::default(),
             gone: watch::Sender::new(None),
         })
     }
@@ -218,31 +224,55 @@ impl Entry {
         self.record().published.clone()
     }
 
-    pub(crate) fn note_published(&self, exit: Exit) {
-        self.record().published.get_or_insert(exit);
-    }
-
-    /// Notes that an event has passed.
-    pub(crate) fn hear(&self, heard: Heard) {
-        self.heard.send_if_modified(|known| {
-            let more = heard > *known;
-            *known = heard.max(*known);
-            more
-        });
-    }
-
-    /// Whether the last event, that of the deletion, has passed.
-    pub(crate) fn heard_deletion(&self) -> bool {
-        *self.heard.borrow() == Heard::Deletion
-    }
-
-    /// Waits for the event of the deletion, if events pass here at all.
-    pub(crate) async fn hear_deletion(&self, limit: Duration) {
-        if *self.heard.borrow() == Heard::Something {
-            let mut heard = self.heard.subscribe();
-            // Too late means lost, or a shim that tells no events.
-            let _ = timeout(limit, heard.wait_for(|heard| *heard == Heard::Deletion)).await;
+    /// Learns from an event. One of an earlier task of this id, which comes late, says nothing.
+    pub(crate) async fn learn(&self, end: &End) {
+        if self.concerns(end) {
+            self.note(end).await;
         }
+    }
+
+    fn concerns(&self, end: &End) -> bool {
+        let (own, told) = (self.pid(), end.exit.pid);
+        own == told || own == 0 || told == 0
+    }
+
+    /// Keeps what has been told in mind, and writes it down before anybody acts on it.
+    pub(crate) async fn note(&self, end: &End) {
+        let _noting = self.noting.lock().await;
+        let told = self.told().and(end.told);
+        let exit = self.record().learn(end);
+        // By now there may be another bundle of that id.
+        if self.gone.borrow().is_none() {
+            self.shim.bundle().note_end(exit.note(told)).await;
+        }
+        self.told.send_replace(told);
+    }
+
+    /// Learns what was told before there was this entry; it is written down meanwhile.
+    pub(crate) fn recall(self: &Arc<Self>, ends: Vec<End>) {
+        for end in ends.into_iter().filter(|end| self.concerns(end)) {
+            self.record().learn(&end);
+            self.told.send_modify(|told| *told = told.and(end.told));
+            let entry = Arc::clone(self);
+            tokio::spawn(async move { entry.note(&end).await });
+        }
+    }
+
+    /// As the note in the bundle has it.
+    pub(crate) fn read_note(&self, note: EndNote) {
+        self.record().published = Some(note.into());
+        self.told.send_replace(note.told());
+    }
+
+    /// What has been told of its end.
+    pub(crate) fn told(&self) -> Told {
+        *self.told.borrow()
+    }
+
+    /// Waits until all of this has been told; false if it has not been within the limit.
+    pub(crate) async fn hear(&self, wanted: Told, limit: Duration) -> bool {
+        let mut told = self.told.subscribe();
+        timeout(limit, told.wait_for(|told| told.has(wanted))).await.is_ok()
     }
 
     pub(crate) fn deleted(&self) -> Option<Exit> {

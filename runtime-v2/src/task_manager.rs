@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
 };
 
 use runtime_proto::{errdefs::Code, events::Envelope};
@@ -20,13 +21,14 @@ use crate::{
     dead_shim, delete,
     error::{Error, Result},
     events::EventSink,
+    hearing::Hearing,
     id::{Key, Namespace},
     load::{self, Loading},
-    observed::{self, Observed},
+    observed::{self, End},
     shim_manager::ShimManager,
     state_lock::StateLock,
     stores::{ContainerStore, SandboxStore},
-    task::{Entry, Exit, Heard, Task},
+    task::{Entry, Exit, Task},
 };
 
 /// What a manager needs from whoever embeds it.
@@ -53,14 +55,24 @@ pub(crate) struct Inner {
     pub(crate) shims: Arc<ShimManager>,
     pub(crate) environment: Environment,
     /// A plain lock: held for lookups and entries only.
-    tasks: Mutex<HashMap<Key, Arc<Entry>>>,
+    tasks: Mutex<Tasks>,
+    /// Which events of shims are shown. A plain lock, as that.
+    hearing: Mutex<Hearing>,
     /// Held for reading by everything that must come to its end.
     work: Arc<RwLock<()>>,
 }
 
+#[derive(Debug, Default)]
+struct Tasks {
+    entries: HashMap<Key, Arc<Entry>>,
+    /// What was heard of ids that were taken then and no entries yet.
+    early: HashMap<Key, Vec<End>>,
+}
+
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskManager").field("tasks", &self.tasks().len()).finish_non_exhaustive()
+        let tasks = self.tasks().entries.len();
+        f.debug_struct("TaskManager").field("tasks", &tasks).finish_non_exhaustive()
     }
 }
 
@@ -89,8 +101,8 @@ impl TaskManager {
     }
 
     fn over(shims: Arc<ShimManager>, environment: Environment) -> Self {
-        let inner = Inner { shims, environment, tasks: Mutex::default(), work: Arc::default() };
-        Self { inner: Arc::new(inner) }
+        let (tasks, hearing) = (Mutex::default(), Mutex::new(Hearing::Nothing));
+        Self { inner: Arc::new(Inner { shims, environment, tasks, hearing, work: Arc::default() }) }
     }
 
     /// The shims below the tasks.
@@ -148,6 +160,7 @@ impl TaskManager {
         let mut entries: Vec<_> = self
             .inner
             .tasks()
+            .entries
             .iter()
             .filter(|(key, _)| namespace.is_none_or(|wanted| *wanted == key.namespace))
             .filter(|(_, entry)| entry.deleted().is_none())
@@ -179,27 +192,28 @@ impl TaskManager {
             .unwrap_or_else(|_| Err(cut_off("delete", key)))
     }
 
+    /// Says which events are shown to [`observe`](Self::observe) from now on. Where it is not said,
+    /// the first one that is shown says so for all that follow.
+    pub fn hears(&self, hearing: Hearing) {
+        *self.inner.lock_hearing() = hearing;
+    }
+
     /// Learns from an event of a shim what the manager need not say again, should that shim die.
     /// To be called with every event that passes through the embedder, before it is handed on.
     pub async fn observe(&self, event: &Envelope) {
-        let Some((key, what)) = observed::read(event) else { return };
-        let Some(entry) = self.inner.entry(&key) else { return };
-        let (note, heard) = match what {
-            Observed::Life => return entry.hear(Heard::Something),
-            Observed::Exit(exit) => {
-                let note = exit.note(false);
-                entry.note_published(exit);
-                (note, Heard::Something)
+        self.inner.begin_to_hear();
+        let Some((key, end)) = observed::read(event) else { return };
+        let entry = {
+            let mut tasks = self.inner.tasks();
+            let entry = tasks.entries.get(&key).cloned();
+            if entry.is_none() && self.inner.shims.is_taken(&key) {
+                // Of what is being made, or looked at, right now.
+                tasks.early.entry(key).or_default().push(end.clone());
             }
-            Observed::Deletion(exit) => (exit.note(true), Heard::Deletion),
+            entry
         };
-        let noted = entry.shim.bundle().blocking(move |bundle| bundle.write_end(note)).await;
-        // Told only now: whoever waits for it removes the bundle next.
-        entry.hear(heard);
-        if let Err(error) = noted
-            && error.kind() != Code::NotFound
-        {
-            tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "an end is not noted");
+        if let Some(entry) = entry {
+            entry.learn(&end).await;
         }
     }
 
@@ -211,30 +225,64 @@ impl TaskManager {
 }
 
 impl Inner {
-    fn tasks(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_hearing(&self) -> MutexGuard<'_, Hearing> {
+        self.hearing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which events of shims are shown to the manager.
+    pub(crate) fn hearing(&self) -> Hearing {
+        *self.lock_hearing()
+    }
+
+    fn begin_to_hear(&self) {
+        let mut hearing = self.lock_hearing();
+        if *hearing == Hearing::Nothing {
+            *hearing = Hearing::Since(SystemTime::now());
+        }
+    }
+
     pub(crate) fn entry(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.tasks().get(key).cloned()
+        self.tasks().entries.get(key).cloned()
     }
 
     /// Whether this very entry still is the task of its id.
     pub(crate) fn is_current(&self, entry: &Arc<Entry>) -> bool {
-        self.tasks().get(entry.shim.key()).is_some_and(|current| Arc::ptr_eq(current, entry))
+        self.tasks()
+            .entries
+            .get(entry.shim.key())
+            .is_some_and(|current| Arc::ptr_eq(current, entry))
     }
 
     /// Enters a task and watches its shim from here on.
     pub(crate) fn enter(self: &Arc<Self>, entry: &Arc<Entry>) {
-        self.tasks().insert(entry.shim.key().clone(), Arc::clone(entry));
+        self.listen(entry);
         dead_shim::watch(self, entry);
+    }
+
+    /// Enters a task so that events about it are heard, and no more.
+    pub(crate) fn listen(&self, entry: &Arc<Entry>) {
+        let key = entry.shim.key();
+        let mut tasks = self.tasks();
+        tasks.entries.insert(key.clone(), Arc::clone(entry));
+        let heard = tasks.early.remove(key).unwrap_or_default();
+        // What was heard of creations that failed is of no use to anybody.
+        tasks.early.retain(|key, _| self.shims.is_taken(key));
+        drop(tasks);
+        if !heard.is_empty() {
+            entry.recall(heard);
+        }
     }
 
     /// Forgets a task and its shim; the id is free.
     pub(crate) fn forget(&self, entry: &Arc<Entry>) {
         let mut tasks = self.tasks();
-        if tasks.get(entry.shim.key()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
-            tasks.remove(entry.shim.key());
+        let entries = &mut tasks.entries;
+        if entries.get(entry.shim.key()).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            entries.remove(entry.shim.key());
         }
         drop(tasks);
         self.shims.remove(&entry.shim);

@@ -15,7 +15,10 @@ use runtime_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::Bundle;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    hearing::Told,
+};
 
 /// More than this is in no small file that anybody wrote on purpose.
 const MAX_SMALL_FILE: u64 = 64 << 10;
@@ -31,13 +34,27 @@ const END: &str = "end.json";
 /// What was published about a task's end, as this manager alone writes and reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EndNote {
-    /// Whether the deletion is out too, and not only the exit.
+    /// Whether the exit is out. Once, no end was noted before that.
+    #[serde(default = "yes")]
+    pub(crate) exited: bool,
+    /// Whether the deletion is out.
     #[serde(default)]
     pub(crate) deleted: bool,
     pub(crate) pid: u32,
     pub(crate) status: u32,
     pub(crate) seconds: i64,
     pub(crate) nanos: i32,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl EndNote {
+    /// Which events are out.
+    pub(crate) fn told(self) -> Told {
+        Told { exit: self.exited, deletion: self.deleted }
+    }
 }
 
 /// What a bundle says about where its shim is.

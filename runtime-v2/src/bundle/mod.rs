@@ -105,6 +105,17 @@ impl Bundle {
             Err(Error::caused(Code::Internal, context, error))
         })
     }
+
+    /// Notes what has been told of the task's end. A note that cannot be written costs a second
+    /// event, and that only if this manager is killed within the next instant.
+    pub(crate) async fn note_end(&self, note: EndNote) {
+        if let Err(error) = self.blocking(move |bundle| bundle.write_end(note)).await
+            && error.kind() != Code::NotFound
+        {
+            let (namespace, id) = (&self.key.namespace, &self.key.id);
+            tracing::warn!(%namespace, %id, %error, "an end is not noted");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,29 +8,38 @@ use super::examine::{Dead, Lost};
 use crate::{
     bundle::{Bundle, EndNote},
     config::Timeouts,
-    dead_shim::{self, Out, Told},
+    dead_shim::{self, Published},
     error::Result,
+    hearing::{PATIENCE, Told},
     id::Key,
-    shim::Shim,
     shim_manager::Reservation,
+    task::Entry,
     task_manager::Inner,
 };
 
 /// Cleans up behind one bundle; its id is free when that is done.
 pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost: Lost) {
     match lost {
-        Lost::Leaked(shim) => reap(inner, &shim).await,
+        Lost::Leaked(entry) => reap(inner, &entry).await,
         Lost::Dead(dead) => bury(inner, &dead, &mut reservation).await,
     }
     drop(reservation);
 }
 
-/// Ends a shim that has no task. There is no event: nothing ever ran, or its end was told.
+/// Ends a shim that has no task. There is no event as a rule: nothing ever ran, or its end was told.
 ///
 /// It may be in the middle of a create that an earlier manager asked for: then it knows of no task
 /// yet, and is ended with its call of the OCI runtime cut off. What that has made, `delete` removes.
-async fn reap(inner: &Inner, shim: &Shim) {
+///
+/// Or the task was deleted for an earlier manager that did not live to hear of it. Then the shim may
+/// still be about to tell so, and whatever half of the end is told calls for the other half.
+async fn reap(inner: &Inner, entry: &Arc<Entry>) {
+    let shim = &entry.shim;
     tracing::info!(key = %shim.key(), "ending a shim without a task");
+    let end = entry.deleted().unwrap_or_else(|| dead_shim::unknown_exit(None));
+    let _turn = entry.turn.lock().await;
+    let due = due(inner, entry).await;
+    entry.hear(due, PATIENCE).await;
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
     // Not found, as a rule; asked all the same, for one that is half made.
@@ -40,7 +49,19 @@ async fn reap(inner: &Inner, shim: &Shim) {
     if deleted.is_err() {
         dead_shim::end_remains(inner, shim).await;
     }
-    dead_shim::remove_bundle(inner, shim.bundle()).await;
+    let told = entry.told() != Told::NONE && due == Told::BOTH;
+    if !told || dead_shim::tell_rest(inner, entry, &end).await == Published::Out {
+        dead_shim::remove_bundle(inner, shim.bundle()).await;
+    }
+    entry.end(end);
+    inner.forget(entry);
+}
+
+/// What such a shim may have to tell still: of a task that ran, as the bundle shows.
+async fn due(inner: &Inner, entry: &Entry) -> Told {
+    let made = entry.shim.bundle().blocking(|bundle| Ok(bundle.init_pid().is_some())).await;
+    let ran = entry.told() != Told::NONE || made.unwrap_or(false);
+    if ran { inner.hearing().of_past() } else { Told::NONE }
 }
 
 /// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
@@ -65,16 +86,12 @@ async fn bury(inner: &Inner, dead: &Dead, reservation: &mut Reservation) {
     if let Some(location) = location {
         inner.shims.remove_socket(location).await;
     }
-    let out = match published {
-        None => Out::Nothing,
-        Some(EndNote { deleted: false, .. }) => Out::Exit,
-        Some(EndNote { deleted: true, .. }) => Out::Both,
-    };
+    let told = published.map_or(Told::NONE, EndNote::told);
     let exit = published.map_or(found, Into::into);
     if *had_task && exit.pid != 0 {
         // Whoever takes the events may come up only when the load is answered.
         reservation.decide();
-        if dead_shim::publish(inner, bundle, &exit, out).await == Told::Later {
+        if dead_shim::publish(inner, bundle, &exit, told).await == Published::Later {
             return;
         }
     }

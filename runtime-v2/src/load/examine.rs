@@ -12,12 +12,13 @@ use tokio::time::timeout;
 use crate::{
     bundle::{Bundle, EndNote, Located},
     client::{First, TaskClient},
+    dead_shim::unknown_exit,
     error::{self, Error, Result},
     id::Key,
     shim::{Origin, Parts, Shim},
     shim_log::ShimLog,
     stores::look,
-    task::{Entry, Heard, ProcessId, pids, state},
+    task::{Entry, ProcessId, pids, state},
     task_manager::Inner,
 };
 
@@ -33,10 +34,10 @@ pub(super) enum Examined {
 
 /// Something to clean up.
 pub(super) enum Lost {
-    /// A shim that has no task.
-    Leaked(Box<Shim>),
+    /// A shim that has no task, or has it no more.
+    Leaked(Arc<Entry>),
     /// No shim, or none that answers.
-    Dead(Dead),
+    Dead(Box<Dead>),
 }
 
 /// What a dead shim has left.
@@ -70,7 +71,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
         let bundle = bundle.clone();
         let binary = binary.clone();
         let dead = Dead { bundle, binary, location, had_task, joined };
-        Examined::Lost(Lost::Dead(dead))
+        Examined::Lost(Lost::Dead(Box::new(dead)))
     };
     let location = match located {
         Located::Nowhere => return dead(None, false),
@@ -117,17 +118,17 @@ struct Answered {
 /// live shim a dead one.
 async fn judge(inner: &Inner, answered: Answered) -> Examined {
     let Answered { shim, task, published } = answered;
-    if task.is_none() && !is_sandbox(inner, shim.key()).await {
-        return Examined::Lost(Lost::Leaked(Box::new(shim)));
-    }
+    let leaked = task.is_none() && !is_sandbox(inner, shim.key()).await;
     let entry = Entry::new(Arc::new(shim), task.unwrap_or(0));
     if let Some(end) = published {
-        entry.note_published(end.into());
-        if end.deleted {
-            entry.hear(Heard::Deletion);
-        }
+        entry.read_note(end);
     }
-    Examined::Live(entry)
+    if !leaked {
+        return Examined::Live(entry);
+    }
+    // It is no task to anybody who looks for one.
+    entry.note_deleted(entry.published().unwrap_or_else(|| unknown_exit(None)));
+    Examined::Lost(Lost::Leaked(entry))
 }
 
 /// The shim's binary: what the bundle says, else what the container's record says. A binary that

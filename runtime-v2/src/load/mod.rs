@@ -169,15 +169,23 @@ async fn examine_all(
     }
     let mut lost = Vec::new();
     while let Some(examined) = examining.join_next().await {
-        let Ok((reservation, examined)) = examined else { continue };
+        let Ok((mut reservation, examined)) = examined else { continue };
         let key = reservation.key().clone();
         match examined {
             Examined::Live(entry) => {
+                // Whoever waits for the decision finds it.
+                inner.listen(&entry);
                 reservation.commit(Arc::clone(&entry.shim));
                 inner.enter(&entry);
                 report.loaded.push(key);
             }
-            Examined::Lost(what) => lost.push((reservation, what)),
+            Examined::Lost(what) => {
+                if let Lost::Leaked(entry) = &what {
+                    inner.listen(entry);
+                    reservation.decide();
+                }
+                lost.push((reservation, what));
+            }
             Examined::Unknown(error) => {
                 tracing::error!(namespace = %key.namespace, id = %key.id, %error, "a bundle is left as it is");
                 report.kept.push(key);

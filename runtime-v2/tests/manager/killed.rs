@@ -19,7 +19,7 @@ use crate::{
 
 const INIT: ProcessId = ProcessId::Init;
 
-fn job(host: &Fixture, calls: &[&str]) -> Job {
+pub(crate) fn job(host: &Fixture, calls: &[&str]) -> Job {
     Job {
         home: host.dir.path().into(),
         namespace: "ns".into(),
@@ -54,7 +54,7 @@ fn ends(host: &Fixture, id: &str) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// The calls that make a running task, then these.
-fn after_start<'a>(calls: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn after_start<'a>(calls: &[&'a str]) -> Vec<&'a str> {
     [&["create c1", "start c1"], calls].concat()
 }
 

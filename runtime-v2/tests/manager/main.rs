@@ -14,4 +14,5 @@ mod load_lost;
 mod lost;
 mod mounts;
 mod support;
+mod told;
 mod versions;

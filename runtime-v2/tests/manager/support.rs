@@ -12,11 +12,12 @@ use runtime_proto::{
     any,
     events::{Envelope, TaskDelete, TaskExit},
     topics::Event,
-    types::Mount,
+    types::{Mount, Timestamp},
 };
 use runtime_v2::{
     Activation, Code, Config, CreateOptions, Daemon, Environment, Error, EventSink, EventSocket,
     Key, LoadReport, MemoryStore, MountActivator, ProcessId, Result, Task, TaskManager,
+    events::envelope,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -242,6 +243,20 @@ impl Fixture {
         let task = self.create(id).await.unwrap();
         timed(task.start(&ProcessId::Init)).await.unwrap();
         task
+    }
+
+    /// Shows the manager an exit, as if a shim had told it.
+    pub(crate) async fn observe_exit(&self, id: &str, pid: u32, status: u32) {
+        let mut exit = TaskExit::new();
+        (exit.container_id, exit.id) = (id.into(), id.into());
+        (exit.pid, exit.exit_status) = (pid, status);
+        exit.exited_at = Some(Timestamp::now()).into();
+        self.observe(&exit).await;
+    }
+
+    /// Shows the manager an event, as if a shim had told it.
+    pub(crate) async fn observe<E: Event>(&self, event: &E) {
+        self.manager().observe(&envelope(&key("any").namespace, event).unwrap()).await;
     }
 
     /// Killed and deleted.

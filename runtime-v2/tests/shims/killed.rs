@@ -36,10 +36,6 @@ async fn killed_at(host: &mut Host, calls: &[&str], step: &str, after: bool) {
     let apart = Apart::spawn(&job);
     let mark = host.home().join("stopped");
     eventually(&format!("{}: {step}", host.shim), || mark.exists()).await;
-    if step == "delete" {
-        // Older shims of Go lose what nobody has taken yet when they end.
-        eventually(&format!("{}: exit", host.shim), || !host.exits("c1").is_empty()).await;
-    }
     apart.kill();
     host.start_manager();
     host.load().await;
@@ -67,13 +63,6 @@ async fn a_container_that_was_half_made_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_container_outlives_its_manager_whatever_that_was_doing() {
     for_each_shim("live", |mut host| async move {
-        if host.is_published() {
-            host.leave_out(
-                "a_running_container_outlives_its_manager_whatever_that_was_doing",
-                "it tells its events to the manager it began with alone",
-            );
-            return;
-        }
         host.stop_manager().await;
         let apart = Apart::spawn(&host.job("c1", SLEEP, &["create c1", "start c1", "exec c1 e1"]));
         eventually(&host.shim, || is_done(host.home(), "exec c1 e1")).await;
@@ -107,13 +96,6 @@ async fn a_running_container_outlives_its_manager_whatever_that_was_doing() {
 async fn a_deletion_whose_manager_was_killed_is_not_lost() {
     for after in [false, true] {
         for_each_shim("dele", move |mut host| async move {
-            if host.is_published() {
-                host.leave_out(
-                    "a_deletion_whose_manager_was_killed_is_not_lost",
-                    "it tells its events to the manager it began with alone",
-                );
-                return;
-            }
             let calls = ["create c1", "start c1", "kill c1", "wait c1", "delete c1"];
             killed_at(&mut host, &calls, "delete", after).await;
             fs::write(host.home().join("go"), "").unwrap();
@@ -122,9 +104,12 @@ async fn a_deletion_whose_manager_was_killed_is_not_lost() {
             timed(host.manager().settled()).await;
             host.assert_clean().await;
             let (exits, deletes) = (host.exits("c1"), host.deletes("c1"));
-            // containerd's shims may end before they have sent what they published last.
-            let deleted = if host.is_gos() { deletes.len().max(1) } else { deletes.len() };
-            assert_eq!((exits.len(), deleted), (1, 1), "{}: {exits:?} {deletes:?}", host.shim);
+            assert_eq!(
+                (exits.len(), deletes.len()),
+                (1, 1),
+                "{}, {after}: {exits:?} {deletes:?}",
+                host.shim
+            );
         })
         .await;
     }

@@ -5,11 +5,14 @@
 //! whether or not this daemon runs. The manager reads along for one reason: an exit that a shim
 //! has told is not told again when that shim dies later.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 use runtime_proto::events::Envelope;
-use runtime_v2::{Code, Error, EventSink, Result, TaskManager};
+use runtime_v2::{Code, Error, EventSink, Hearing, Result, TaskManager};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -99,7 +102,9 @@ fn may_pass(status: &Status) -> bool {
 /// Reads along, for ever; through restarts of containerd.
 pub(crate) async fn observe(containerd: Containerd, manager: TaskManager, metrics: Arc<Metrics>) {
     loop {
-        if let Err(status) = follow(&containerd, &manager, &metrics).await {
+        let followed = follow(&containerd, &manager, &metrics).await;
+        manager.hears(Hearing::Nothing);
+        if let Err(status) = followed {
             tracing::debug!(message = status.message(), "events of containerd are not read");
         }
         sleep(RETRY_PAUSE).await;
@@ -112,6 +117,7 @@ async fn follow(
     metrics: &Metrics,
 ) -> Result<(), Status> {
     let mut events = containerd.subscribe(vec![TASK_TOPICS.to_owned()]).await?;
+    manager.hears(Hearing::Since(SystemTime::now()));
     while let Some(event) = events.message().await? {
         metrics.observed(&event.topic);
         manager.observe(&convert::envelope_in(event)).await;
