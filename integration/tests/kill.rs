@@ -280,3 +280,28 @@ fn stopped_and_continued_children_neither_end_nor_spin_the_shim() -> Result {
         container.retire().await
     })
 }
+
+#[test]
+fn container_that_makes_orphans_without_end_is_answered_for_and_killed() -> Result {
+    /// Loops that leave an orphan at each turn, as fast as they can.
+    const FLOOD: &str = "for n in 1 2 3 4; do (while :; do (true &); done) & done; wait";
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        for (name, runtime) in integration::hybrid::both_runtimes()? {
+            // In the host's pid namespace, orphans come to the shim.
+            let spec = Spec::shell(FLOOD).without_namespace("pid");
+            let none = Stdio::null();
+            let container =
+                Container::run_with(fixture, name, &spec, &none, Some(&runtime)).await?;
+            let (id, tasks) = (container.id(), &container.shim.tasks);
+            for _ in 0..200 {
+                ensure_eq!(tasks.status(id, "").await?, Status::RUNNING.into(), "{name}");
+            }
+            tasks.kill(id, "", 9).await?;
+            ensure_eq!(tasks.wait(id, "").await?.exit_status, 137, "{name}");
+            sink.wait_for_word(id, "exit").await?;
+            container.retire().await?;
+        }
+        Ok(())
+    })
+}
