@@ -103,7 +103,9 @@ async fn a_deletion_whose_manager_was_killed_is_not_lost() {
             eventually_deleted(&host).await;
             timed(host.manager().settled()).await;
             host.assert_clean().await;
-            let (exits, deletes) = (host.exits("c1"), host.deletes("c1"));
+            let (mut exits, deletes) = (host.exits("c1"), host.deletes("c1"));
+            // A shim that was not answered, because the manager was killed, tells the next one too.
+            exits.dedup();
             assert_eq!(
                 (exits.len(), deletes.len()),
                 (1, 1),
