@@ -110,7 +110,7 @@ test-upgrade: deps build ## the upgrade story on real releases, step by step; do
 
 .PHONY: test-cri
 test-cri: deps build ## the plugin and the containerd build with it, by crictl and critest (needs Go)
-	@scripts/test integration cri
+	@scripts/test integration cri cri_hostile
 
 .PHONY: test-cgroup2
 test-cgroup2: deps build-shim ## the part of them that needs cgroup v2 alone, in an emulated guest

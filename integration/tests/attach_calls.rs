@@ -1,6 +1,7 @@
 //! Calls of a containerd's plugin: what is refused and how, what is undone, and that nobody waits for anybody else.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use integration::task::{Answer, TaskClient, V2};
 use integration::{deadline, ensure, ensure_eq, paths};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use runtime_proto::manager::{CreateRequest, GetRequest};
+use runtime_proto::NAMESPACE_KEY;
+use runtime_proto::manager::{self, CreateRequest, GetRequest};
+use runtime_proto::protobuf::Message;
 use runtime_proto::types::Empty;
 use ttrpc::Code;
 
@@ -226,6 +229,46 @@ fn a_create_whose_caller_goes_away_is_undone() -> Result {
             created = glue.run(&request).await;
         }
         created?;
+        glue.remove(&request.id).await?;
+        attach.stop().await
+    })
+}
+
+/// As the plugin does it: it gives up and stays to hear what became of it.
+#[test]
+fn a_caller_that_closes_its_half_is_answered_when_all_is_undone() -> Result {
+    scenario(async |fixture| {
+        let mut runtime = FakeRunc::install(fixture)?;
+        let gate = Gate::new(fixture, "create");
+        let _events = fixture.fake_containerd()?;
+        let (attach, glue) = Attach::alone(fixture).await?;
+        let mut options = containerd_shim_protos::shim::oci::Options::new();
+        options.binary_name = runtime.path.display().to_string();
+        let mut request = sleeper(fixture, "one")?;
+        request.runtime_options = Some(runc_options(&options)?).into();
+        runtime.obey(&[Rule { gate: Some(gate.path.clone()), ..Rule::on("create") }])?;
+        let mut stream = UnixStream::connect(attach.address())?;
+        stream.set_read_timeout(Some(HANG))?;
+        let mut call = ttrpc::proto::Request::new();
+        (call.service, call.method) = (manager::SERVICE.into(), "Create".into());
+        call.payload = request.write_to_bytes()?;
+        let mut namespace = ttrpc::proto::KeyValue::new();
+        (namespace.key, namespace.value) = (NAMESPACE_KEY.into(), fixture.namespace().to_owned());
+        call.metadata.push(namespace);
+        let call = call.write_to_bytes()?;
+        stream.write_all(&frame(u32::try_from(call.len())?, 1, &call))?;
+        gate.reached().await?;
+        stream.shutdown(Shutdown::Write)?;
+        gate.open()?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let answer = ttrpc::Response::parse_from_bytes(answer.get(10..).unwrap_or_default())?;
+        ensure_eq!(answer.status().code(), Code::CANCELLED, "{}", answer.status().message);
+        // Nothing has to be waited for any more.
+        let bundles = Surroundings::at(fixture.dir(), &fixture.address());
+        ensure!(!bundles.bundles(fixture.namespace()).join(&request.id).exists(), "a bundle");
+        runtime.obey(&[])?;
+        glue.run(&request).await?;
         glue.remove(&request.id).await?;
         attach.stop().await
     })

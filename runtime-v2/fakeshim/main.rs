@@ -1,4 +1,5 @@
-//! A shim for tests: obeys `start` and `delete`, serves the task service, runs nothing.
+//! A shim for tests: obeys `start` and `delete`, serves the task service, and that of sandboxes if it is to be one; runs
+//! nothing.
 //!
 //! What it does otherwise is in `fakeshim.json` beside the path it was started by, read anew for
 //! every action and every call, so that a test can change it under a running shim (see
@@ -6,6 +7,7 @@
 
 mod events;
 mod grpc;
+mod sandbox;
 mod script;
 mod serve;
 mod start;

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Script {
     /// Task API versions that are served: 2, 3 or both.
     pub(crate) serves: Vec<i32>,
+    /// Whether it serves sandboxes too, and is one.
+    pub(crate) sandbox: bool,
     /// How a service that is not served is refused.
     pub(crate) unknown: Unknown,
     /// Form of the answer to `start`.
@@ -46,6 +48,7 @@ impl Default for Script {
     fn default() -> Self {
         Self {
             serves: vec![2, 3],
+            sandbox: false,
             unknown: Unknown::default(),
             answer: Answer::default(),
             version: 3,

@@ -13,6 +13,7 @@ use std::{
 use async_trait::async_trait;
 use runtime_proto::{
     errdefs::Code,
+    sandbox::SERVICE as SANDBOX,
     task::{SERVICE_V2, SERVICE_V3},
     ttrpc::{Request, Status},
 };
@@ -21,6 +22,7 @@ use tokio::{net::UnixListener, sync::Notify};
 
 use crate::{
     Args, grpc,
+    sandbox::Sandbox,
     script::{Call, Script, Unknown, note},
     tasks::Tasks,
 };
@@ -43,7 +45,8 @@ pub(crate) fn serve(args: Args) -> Result<(), Box<dyn Error>> {
         };
         let end = Arc::new(Notify::new());
         let home = args.home.clone();
-        let shim = Shim { tasks: Tasks::new(args), home, end: Arc::clone(&end) };
+        let (tasks, sandbox) = (Tasks::new(args), Sandbox::default());
+        let shim = Shim { tasks, sandbox, home, end: Arc::clone(&end) };
         let serving: Pin<Box<dyn Future<Output = io::Result<()>>>> = if script.grpc {
             Box::pin(grpc::serve(listener, Arc::new(shim)))
         } else {
@@ -77,6 +80,7 @@ fn libc_nonblock() -> i32 {
 
 struct Shim {
     tasks: Tasks,
+    sandbox: Sandbox,
     home: PathBuf,
     end: Arc<Notify>,
 }
@@ -91,6 +95,13 @@ impl Handler for Shim {
             _ => 0,
         };
         let id = Tasks::id_of(&request);
+        if request.service == SANDBOX && script.sandbox {
+            note(&self.home, &format!("sandbox {} {id}", request.method));
+            before(&script.call(&request.method, &id), &self.home).await?;
+            let answer = self.sandbox.call(&request).await;
+            self.end_if_idle(&script, request.method == "ShutdownSandbox" && answer.is_ok());
+            return answer;
+        }
         note(&self.home, &format!("v{version} {} {id}", request.method));
         if !script.serves.contains(&version) {
             return Err(refuse_service(script.unknown, &request.service));
@@ -108,14 +119,17 @@ impl Handler for Shim {
         if let Some(code) = call.refuses_after {
             return Err(status(code, "told to refuse afterwards"));
         }
-        if request.method == "Shutdown"
-            && answer.is_ok()
-            && script.obeys_shutdown
-            && self.tasks.is_empty()
-        {
+        self.end_if_idle(&script, request.method == "Shutdown" && answer.is_ok());
+        answer
+    }
+}
+
+impl Shim {
+    /// Ends when it is asked to, and nobody needs it: no task, nor the sandbox that it is.
+    fn end_if_idle(&self, script: &Script, asked: bool) {
+        if asked && script.obeys_shutdown && self.tasks.is_empty() && !self.sandbox.is_here() {
             self.end.notify_one();
         }
-        answer
     }
 }
 

@@ -271,11 +271,11 @@ fn exit_of(container: &str, process: &str, pid: u32, status: u32) -> TaskExit {
 }
 
 /// `StateRequest` stands in for every request of an id and an exec id.
-fn decode<M: Message>(request: &Request) -> Result<M, Status> {
+pub(crate) fn decode<M: Message>(request: &Request) -> Result<M, Status> {
     M::parse_from_bytes(&request.payload)
         .map_err(|error| Code::InvalidArgument.status(&error.to_string()))
 }
 
-fn encode<M: Message>(message: &M) -> Result<Vec<u8>, Status> {
+pub(crate) fn encode<M: Message>(message: &M) -> Result<Vec<u8>, Status> {
     message.write_to_bytes().map_err(|error| Code::Internal.status(&error.to_string()))
 }

@@ -18,6 +18,9 @@ func native(err error) error {
 		return nil
 	case errors.Is(err, ttrpc.ErrClosed):
 		return fmt.Errorf("the task manager has ended: %w", errdefs.ErrUnavailable)
+	case errors.Is(err, errdefs.ErrUnavailable):
+		// Said here and not by a manager.
+		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// The caller's own limit. It has no status in it, and a conversion would make an unknown error of it.
 		return err

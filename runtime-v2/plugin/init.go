@@ -28,6 +28,9 @@ import (
 // in those belongs to the layout that the built-in plugin shares.
 const socketName = "task-manager.sock"
 
+// shimManager is the id of the plugin that has the configuration of shims, and those of the `shim` sandboxer.
+const shimManager = "manager"
+
 // logSchemes are the URIs that shims take for a container's output.
 var logSchemes = []string{"fifo", "binary", "binary-v2", "file"}
 
@@ -61,6 +64,11 @@ func initialize(ic *plugin.InitContext) (any, error) {
 		return nil, err
 	}
 
+	sandboxes, err := ic.GetByID(plugins.ShimPlugin, shimManager)
+	if err != nil {
+		return nil, err
+	}
+
 	load := func(ctx context.Context) (*api.LoadRequest, error) {
 		containers, sandboxes, err := records.all(ctx)
 		if err != nil {
@@ -72,7 +80,12 @@ func initialize(ic *plugin.InitContext) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the task manager: %w", err)
 	}
-	return &Runtime{managers: managers, records: records}, nil
+	return &Runtime{
+		managers:  managers,
+		records:   records,
+		sandboxes: sandboxes.(*shims.ShimManager),
+		state:     surroundings.State,
+	}, nil
 }
 
 // launcher is how the configuration says that a manager is come by.
@@ -134,7 +147,7 @@ func surroundingsOf(ic *plugin.InitContext) (*api.LoadRequest, error) {
 		Debug:             log.GetLevel() >= log.DebugLevel,
 	}
 	// The plugin's configuration has the directory that it settled on.
-	if p := ic.Plugins().Get(plugins.ShimPlugin, "manager"); p != nil {
+	if p := ic.Plugins().Get(plugins.ShimPlugin, shimManager); p != nil {
 		if config, ok := p.Config.(*shims.ShimConfig); ok {
 			request.SocketDir = config.SocketDir
 			request.ShimEnv = config.Env

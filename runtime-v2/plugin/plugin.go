@@ -55,7 +55,7 @@ func registration() *plugin.Registration {
 		ID:   taskID,
 		Requires: []plugin.Type{
 			plugins.MetadataPlugin,
-			// For its configuration only: what shims are started with is set there, for the shim sandboxer too.
+			// For its configuration: what shims are started with is set there. And for the shims of the `shim` sandboxer.
 			plugins.ShimPlugin,
 			plugins.WarningPlugin,
 		},

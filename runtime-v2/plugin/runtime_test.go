@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/runtime"
+	shims "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/containerd/v2/core/sandbox"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
@@ -69,13 +71,28 @@ func layGround(t *testing.T, manager *fakemanager.Manager) *ground {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Runtime = &Runtime{managers: managers, records: records}
+	g.Runtime = &Runtime{managers: managers, records: records, sandboxes: sandboxShims{}, state: dir}
 	t.Cleanup(func() {
 		g.Close()
 		g.end()
 	})
 	return g
 }
+
+// sandboxShims are those of the `shim` sandboxer, by the sandboxes' ids.
+type sandboxShims map[string]shims.ShimInstance
+
+func (s sandboxShims) Get(_ context.Context, id string) (shims.ShimInstance, error) {
+	if shim, ok := s[id]; ok {
+		return shim, nil
+	}
+	return nil, errdefs.ErrNotFound
+}
+
+// sandboxShim is one of them, as far as it is asked.
+type sandboxShim struct{ shims.ShimInstance }
+
+func (sandboxShim) Endpoint() (string, int) { return "ttrpc+unix:///own", 3 }
 
 func (g *ground) listen(t *testing.T, manager *fakemanager.Manager) {
 	t.Helper()
@@ -170,6 +187,17 @@ func TestCreateHandsOverEverything(t *testing.T) {
 	if !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
+	// What the client does not say of a sandbox's own shim is known to the sandboxer.
+	g.sandboxes = sandboxShims{"pod": sandboxShim{}}
+	if _, err := g.Create(ctx, "c3", runtime.CreateOpts{SandboxID: "pod"}); err != nil {
+		t.Fatal(err)
+	}
+	want = &api.CreateRequest{
+		Id: "c3", SandboxId: "pod", SandboxKnown: true, TaskApiAddress: "ttrpc+unix:///own", TaskApiVersion: 3,
+	}
+	if !proto.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
 	// Nothing that can be absent is made up, and a sandbox that is not on record is said to be none.
 	if _, err := g.Create(ctx, "c2", runtime.CreateOpts{SandboxID: "unknown"}); err != nil {
 		t.Fatal(err)
@@ -215,6 +243,81 @@ func TestLoadNamesWhatIsOnRecordInEveryNamespace(t *testing.T) {
 	}
 	if loads := next.Loads(); len(loads) != 1 || !proto.Equal(loads[0], want) {
 		t.Errorf("next: %v", loads)
+	}
+}
+
+func TestTaskThatCannotBeLookedAtIsNotTakenForNone(t *testing.T) {
+	g := layGround(t, &fakemanager.Manager{
+		OnGet: func(context.Context, *api.GetRequest) (*api.GetResponse, error) {
+			return nil, fmt.Errorf("busy: %w", errdefs.ErrUnavailable)
+		},
+		OnState: func(context.Context, *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+			return nil, fmt.Errorf("busy: %w", errdefs.ErrUnavailable)
+		},
+	})
+	if err := os.MkdirAll(filepath.Join(g.state, "k8s.io", "there"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	task, err := g.Get(namespaced(), "there")
+	if err != nil || task.ID() != "there" || task.Namespace() != "k8s.io" {
+		t.Fatalf("%v, %v", task, err)
+	}
+	if _, err := task.State(namespaced()); !errdefs.IsUnavailable(err) {
+		t.Errorf("its state: %v", err)
+	}
+	// Whoever is about to create it must not be told that it is there.
+	if _, err := g.Get(namespaced(), "not-there"); !errdefs.IsUnavailable(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTaskOfACreateUnderWhichTheManagerEndedIsRemoved(t *testing.T) {
+	called, over := make(chan struct{}), make(chan struct{})
+	defer close(over)
+	g := layGround(t, &fakemanager.Manager{
+		OnCreate: func(context.Context, *api.CreateRequest) (*api.CreateResponse, error) {
+			close(called)
+			<-over
+			return nil, nil
+		},
+	})
+	result := make(chan error, 1)
+	go func() {
+		_, err := g.Create(namespaced(), "c", runtime.CreateOpts{})
+		result <- err
+	}()
+	<-called
+	g.end()
+	var mu sync.Mutex
+	var asked []string
+	ask := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, what)
+	}
+	g.listen(t, &fakemanager.Manager{
+		OnGet: taskIn("k8s.io"),
+		OnKill: func(_ context.Context, r *taskapi.KillRequest) (*emptypb.Empty, error) {
+			ask(fmt.Sprintf("kill %s %d", r.ID, r.Signal))
+			return &emptypb.Empty{}, nil
+		},
+		OnDelete: func(_ context.Context, r *api.DeleteRequest) (*api.DeleteResponse, error) {
+			ask("delete " + r.Id)
+			return &api.DeleteResponse{}, nil
+		},
+	})
+	select {
+	case err := <-result:
+		if !errdefs.IsUnavailable(err) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(limit):
+		t.Fatal("the create does not come back")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if fmt.Sprint(asked) != "[kill c 9 delete c]" {
+		t.Errorf("asked: %q", asked)
 	}
 }
 

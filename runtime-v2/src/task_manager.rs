@@ -5,19 +5,19 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
 use runtime_proto::{errdefs::Code, events::Envelope};
-use tokio::sync::{RwLock, oneshot};
+use tokio::sync::{RwLock, oneshot, watch};
 use tracing::Instrument;
 
 use crate::{
     activation::MountActivator,
     config::Config,
-    create::{self, CreateOptions},
+    create::{self, Caller, CreateOptions},
     dead_shim, delete,
     error::{Error, Result},
     events::EventSink,
@@ -125,17 +125,41 @@ impl TaskManager {
     /// `AlreadyExists` if the id is taken, and then nothing is touched; otherwise with what the
     /// shim or the OCI runtime said.
     pub async fn create(&self, key: Key, options: CreateOptions) -> Result<Task> {
+        self.create_until(key, options, future::pending()).await
+    }
+
+    /// The same for a caller that can give up and wait for what becomes of it: once `given_up` has
+    /// resolved, what was begun is undone, and the answer comes when it is. A task that was there
+    /// by then is given all the same.
+    ///
+    /// # Errors
+    /// `Canceled` if it was undone; otherwise as [`Self::create`].
+    pub async fn create_until(
+        &self,
+        key: Key,
+        options: CreateOptions,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<Task> {
         let reservation = self.inner.shims.reserve(&key)?;
-        let (reply, created) = oneshot::channel();
+        let (reply, mut created) = oneshot::channel();
+        let (want, wanted) = watch::channel(());
+        let caller = Caller::new(reply, wanted);
         let inner = Arc::clone(&self.inner);
         let work = Arc::clone(&inner.work).read_owned().await;
         let span = tracing::info_span!("create", namespace = %key.namespace, id = %key.id);
         let creating = async move {
             let _work = work;
-            create::create(inner, reservation, options, reply).await;
+            create::create(inner, reservation, options, caller).await;
         };
         tokio::spawn(creating.instrument(span));
-        created.await.unwrap_or_else(|_| Err(cut_off("create", &key)))
+        let created = tokio::select! {
+            outcome = &mut created => outcome,
+            () = given_up => {
+                drop(want);
+                created.await
+            }
+        };
+        created.unwrap_or_else(|_| Err(cut_off("create", &key)))
     }
 
     /// A task by its id. While one of that id is being loaded, this waits for the outcome.

@@ -1,7 +1,8 @@
 //! The configuration of a node's containerd. One text for both builds: version 3 of the format, which 2.x reads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::standin;
 use super::tools::{self, Build};
 use crate::failure::Result;
 use crate::fixture::Fixture;
@@ -9,6 +10,12 @@ use crate::paths;
 
 /// The image of pods' first containers.
 pub(super) const PAUSE: &str = "localhost/pause:test";
+
+/// The handler of a runc that a test can hold up, where there is one: [`FakeRunc`](crate::fakerunc::FakeRunc).
+pub const GATED: &str = "gated";
+
+/// The name in the fixture's directory of programs that the manager is looked for under first.
+pub const MANAGER: &str = "containerd-task-manager";
 
 /// The text for `build` in `dir`.
 ///
@@ -28,21 +35,10 @@ pub(super) fn text(fixture: &Fixture, dir: &Path, build: Build) -> Result<String
         Build::Stock => String::new(),
         Build::Ours => format!(
             "[plugins.\"io.containerd.runtime.v2.task\"]\nbinary = \"{}\"\nlog_level = \"debug\"\n",
-            paths::manager()?.display()
+            manager(fixture)?.display()
         ),
     };
-    let handlers = [("rust", paths::shim()?), ("go", go_shim()?)].map(|(name, shim)| {
-        let section =
-            format!("plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{name}");
-        format!(
-            "[{section}]\nruntime_type = \"io.containerd.runc.v2\"\nruntime_path = \"{}\"\n\
-             [{section}.options]\nBinaryName = \"{}\"\nRoot = \"{}\"\n",
-            shim.display(),
-            fixture.bin().join("runc").display(),
-            dir.join("runc").display(),
-        )
-    });
-    let (dir, handlers) = (dir.display(), handlers.concat());
+    let (handlers, dir) = (handlers(fixture, dir)?, dir.display());
     Ok(format!(
         r#"version = 3
 root = "{dir}/root"
@@ -78,7 +74,48 @@ sandbox = "{PAUSE}"
     ))
 }
 
+/// The section of runtime handlers.
+const RUNTIMES: &str = "plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes";
+
+/// The sections of all handlers: our shim's and Go's, and those of stand-ins that the fixture has.
+fn handlers(fixture: &Fixture, dir: &Path) -> Result<String> {
+    let runc = fixture.bin().join("runc");
+    let mut handlers = vec![
+        runc_handler("rust", &paths::shim()?, &runc, dir),
+        runc_handler("go", &go_shim()?, &runc, dir),
+    ];
+    let gated = fixture.bin().join("fakerunc");
+    if gated.exists() {
+        handlers.push(runc_handler(GATED, &paths::shim()?, &gated, dir));
+    }
+    if fixture.bin().join(standin::BINARY).exists() {
+        handlers.push(format!(
+            "[{RUNTIMES}.{}]\nruntime_type = \"{}\"\nsandboxer = \"shim\"\n",
+            standin::HANDLER,
+            standin::RUNTIME
+        ));
+    }
+    Ok(handlers.concat())
+}
+
+/// A handler with a shim for runc, or for what stands in for it.
+fn runc_handler(name: &str, shim: &Path, runc: &Path, dir: &Path) -> String {
+    format!(
+        "[{RUNTIMES}.{name}]\nruntime_type = \"io.containerd.runc.v2\"\nruntime_path = \"{}\"\n\
+         [{RUNTIMES}.{name}.options]\nBinaryName = \"{}\"\nRoot = \"{}\"\n",
+        shim.display(),
+        runc.display(),
+        dir.join("runc").display(),
+    )
+}
+
+/// The task manager, or what a test has put into its place.
+fn manager(fixture: &Fixture) -> Result<PathBuf> {
+    let placed = fixture.bin().join(MANAGER);
+    if placed.is_symlink() || placed.exists() { Ok(placed) } else { paths::manager() }
+}
+
 /// Upstream's own shim, of the stock build.
-fn go_shim() -> Result<std::path::PathBuf> {
+fn go_shim() -> Result<PathBuf> {
     Ok(Build::Stock.dir()?.join("containerd-shim-runc-v2"))
 }

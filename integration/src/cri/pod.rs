@@ -25,6 +25,17 @@ impl Pod {
     /// # Errors
     /// When crictl fails.
     pub async fn run(node: &Node<'_>, name: &str, handler: &str) -> Result<Self> {
+        let (config, logs) = Self::describe(node, name)?;
+        let id = node.must(&["runp", "--runtime", handler, &config.display().to_string()]).await?;
+        node.fixture().expect_socket_in(&node.address(), NAMESPACE, &id);
+        Ok(Self { id, config, logs })
+    }
+
+    /// Writes down what a pod is to be, for `runp`; gives the file, and the directory of logs.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn describe(node: &Node<'_>, name: &str) -> Result<(PathBuf, PathBuf)> {
         let logs = node.dir().join("logs").join(name);
         let config = node.dir().join(format!("pod-{name}.json"));
         fs::create_dir_all(&logs)?;
@@ -36,10 +47,7 @@ impl Pod {
             "linux": { "cgroup_parent": format!("/{token}"), "security_context": own_processes() },
         });
         fs::write(&config, text.to_string())?;
-        let file = config.display().to_string();
-        let id = node.must(&["runp", "--runtime", handler, &file]).await?;
-        node.fixture().expect_socket_in(&node.address(), NAMESPACE, &id);
-        Ok(Self { id, config, logs })
+        Ok((config, logs))
     }
 
     /// Creates a container in it.

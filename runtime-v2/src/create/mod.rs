@@ -6,8 +6,8 @@
 //!                 undo                 undo: Delete, Shutdown, close, kill, `delete`
 //!                   `--> bundle removed <--'  then the id is free again
 //! ```
-//! All of it runs in a task of its own. When the caller goes away, the stage that is at work is
-//! undone as if it had failed, each step on its own budget; the id stays taken until then.
+//! All of it runs in a task of its own. When the caller gives up or goes away, the stage that is at
+//! work is undone as if it had failed, each step on its own budget; the id stays taken until then.
 
 mod bundled;
 mod launched;
@@ -20,7 +20,7 @@ use runtime_proto::{
     errdefs::Code,
     types::{Any, Mount},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     error::{Error, Result},
@@ -89,17 +89,27 @@ impl CreateOptions {
 #[derive(Debug)]
 pub(crate) struct Caller {
     reply: oneshot::Sender<Result<Task>>,
+    /// Closed, with nothing ever sent, when the caller wants it undone.
+    wanted: watch::Receiver<()>,
 }
 
 impl Caller {
-    /// Returns when nobody waits any more.
+    /// Who is replied to, and wants it as long as the other side of `wanted` is there.
+    pub(crate) fn new(reply: oneshot::Sender<Result<Task>>, wanted: watch::Receiver<()>) -> Self {
+        Self { reply, wanted }
+    }
+
+    /// Returns when nobody waits any more, or nobody wants what there is to wait for.
     async fn gone(&mut self) {
-        self.reply.closed().await;
+        tokio::select! {
+            () = self.reply.closed() => {}
+            _ = self.wanted.changed() => {}
+        }
     }
 }
 
 fn gone(key: &Key) -> Error {
-    Error::new(Code::Canceled, format!("create task {key}: the caller went away"))
+    Error::new(Code::Canceled, format!("create task {key}: the caller has given up"))
 }
 
 /// Creates a task, or leaves nothing.
@@ -107,9 +117,8 @@ pub(crate) async fn create(
     inner: Arc<Inner>,
     reservation: Reservation,
     options: CreateOptions,
-    reply: oneshot::Sender<Result<Task>>,
+    mut caller: Caller,
 ) {
-    let mut caller = Caller { reply };
     let key = reservation.key().clone();
     let (namespace, id) = (&key.namespace, &key.id);
     let created = stages(inner, reservation, options, &mut caller).await;

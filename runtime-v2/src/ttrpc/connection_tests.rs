@@ -1,11 +1,14 @@
 use std::future::pending;
 
 use async_trait::async_trait;
-use runtime_proto::ttrpc::Status;
-use tokio::io::duplex;
+use runtime_proto::{
+    frame::{TYPE_REQUEST, TYPE_RESPONSE},
+    ttrpc::{Response, Status},
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::*;
-use crate::ttrpc::{Handler, serve_connection};
+use crate::ttrpc::{Answer, Client, Handler, serve_connection};
 
 /// Upper bound for things that must happen; only a hang meets it.
 const HANG: Duration = Duration::from_secs(20);
@@ -131,4 +134,50 @@ async fn our_own_close_ends_calls_in_flight() {
     connection.close();
     assert_eq!(call.await.unwrap(), Err(CallError::Closed));
     tokio::time::timeout(HANG, connection.closed()).await.unwrap();
+}
+
+/// A server whose calls end when their clients leave, and say so.
+struct Patient;
+
+#[async_trait]
+impl Handler for Patient {
+    async fn call(&self, request: Request) -> Result<Vec<u8>, Status> {
+        Echo.call(request).await
+    }
+
+    async fn call_until(&self, request: Request, mut client: Client) -> Option<Answer> {
+        if request.method == "Undo" {
+            client.left().await;
+            return Some(Err(Code::Canceled.status("undone")));
+        }
+        tokio::select! {
+            answer = self.call(request) => Some(answer),
+            () = client.left() => None,
+        }
+    }
+}
+
+fn request(stream_id: u32, method: &str) -> Vec<u8> {
+    let mut request = Request::new();
+    method.clone_into(&mut request.method);
+    let body = request.write_to_bytes().unwrap();
+    let length = u32::try_from(body.len()).unwrap();
+    let head = Header { length, stream_id, kind: TYPE_REQUEST, flags: 0 };
+    [&head.encode()[..], &body].concat()
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_half_is_answered_by_calls_that_undo_something() {
+    let (mut client, server) = duplex(1 << 16);
+    let serving = tokio::spawn(serve_connection(server, Arc::new(Patient)));
+    client.write_all(&request(1, "Hang")).await.unwrap();
+    client.write_all(&request(3, "Undo")).await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut answered = Vec::new();
+    tokio::time::timeout(HANG, client.read_to_end(&mut answered)).await.unwrap().unwrap();
+    let head = Header::decode(answered[..HEADER_LEN].try_into().unwrap());
+    assert_eq!((head.stream_id, head.kind), (3, TYPE_RESPONSE));
+    let answer = Response::parse_from_bytes(&answered[HEADER_LEN..]).unwrap();
+    assert_eq!(answer.status.code.value(), Code::Canceled.number());
+    tokio::time::timeout(HANG, serving).await.unwrap().unwrap();
 }

@@ -8,7 +8,7 @@ mod connection;
 mod server;
 
 pub use connection::Connection;
-pub use server::{Handler, serve, serve_connection};
+pub use server::{Answer, Client, Handler, serve, serve_connection};
 
 use runtime_proto::{errdefs::Code, ttrpc::Status};
 

@@ -14,7 +14,7 @@ use runtime_proto::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::UnixListener,
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 
@@ -30,6 +30,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request with the payload of the response.
     async fn call(&self, request: Request) -> Result<Vec<u8>, Status>;
+
+    /// The same for a client that may leave before the answer, which drops the call; then there is
+    /// no answer. A call that has something to undo first overrides this: the answer still reaches
+    /// a client that has closed its writing half only.
+    async fn call_until(&self, request: Request, mut client: Client) -> Option<Answer> {
+        tokio::select! {
+            answer = self.call(request) => Some(answer),
+            () = client.left() => None,
+        }
+    }
+}
+
+/// What a call comes to.
+pub type Answer = Result<Vec<u8>, Status>;
+
+/// The client of a call, who may leave: close the connection, or its writing half.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Its sender is dropped with the loop that reads.
+    there: watch::Receiver<()>,
+}
+
+impl Client {
+    /// Returns when the client has left.
+    pub async fn left(&mut self) {
+        // Nothing is ever sent, so the only change is the end.
+        while self.there.changed().await.is_ok() {}
+    }
 }
 
 /// Serves every connection of `listener` that comes from this very user, until dropped.
@@ -76,18 +104,23 @@ fn may_pass(error: &io::Error) -> bool {
     })
 }
 
-/// Serves one connection until its client closes it; calls still running are then dropped.
+/// Serves one connection until its client closes it, or the writing half of it; calls that are
+/// still running then end, and what they answer is written.
 pub async fn serve_connection<S>(stream: S, handler: Arc<dyn Handler>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (reader, writer) = split(stream);
     let (answers, queue) = mpsc::channel(QUEUE);
-    let ended = tokio::select! {
-        ended = read_loop(reader, handler, answers) => ended,
-        ended = write_loop(writer, queue) => ended,
+    let reading = async {
+        let mut calls = JoinSet::new();
+        let ended = read_loop(reader, handler, answers, &mut calls).await;
+        while calls.join_next().await.is_some() {}
+        // Not an error of this future: the answers that are queued have to be written.
+        Ok(ended)
     };
-    if let Err(error) = ended {
+    let ended = tokio::try_join!(reading, write_loop(writer, queue));
+    if let Err(error) | Ok((Err(error), ())) = ended {
         tracing::debug!(%error, "ttrpc connection ended");
     }
 }
@@ -96,9 +129,10 @@ async fn read_loop<R: AsyncRead>(
     reader: R,
     handler: Arc<dyn Handler>,
     answers: mpsc::Sender<Vec<u8>>,
+    calls: &mut JoinSet<()>,
 ) -> io::Result<()> {
     tokio::pin!(reader);
-    let mut calls = JoinSet::new();
+    let (_here, there) = watch::channel(());
     let mut head = [0; HEADER_LEN];
     loop {
         while calls.try_join_next().is_some() {}
@@ -117,24 +151,24 @@ async fn read_loop<R: AsyncRead>(
         reader.read_exact(&mut payload).await?;
         if header.kind == TYPE_REQUEST {
             let (handler, answers) = (Arc::clone(&handler), answers.clone());
+            let client = Client { there: there.clone() };
             calls.spawn(async move {
-                let frame = answer(header.stream_id, &payload, handler.as_ref()).await;
+                let Some(answer) = answer(&payload, handler.as_ref(), client).await else { return };
                 // An error means that the connection is over and nobody waits for the answer.
-                let _ = answers.send(frame).await;
+                let _ = answers.send(frame(header.stream_id, answer)).await;
             });
         }
     }
 }
 
-async fn answer(stream_id: u32, payload: &[u8], handler: &dyn Handler) -> Vec<u8> {
-    let result = match Request::parse_from_bytes(payload) {
-        Ok(request) => handler.call(request).await,
-        Err(error) => Err(Code::InvalidArgument.status(&error.to_string())),
-    };
-    frame(stream_id, result)
+async fn answer(payload: &[u8], handler: &dyn Handler, client: Client) -> Option<Answer> {
+    match Request::parse_from_bytes(payload) {
+        Ok(request) => handler.call_until(request, client).await,
+        Err(error) => Some(Err(Code::InvalidArgument.status(&error.to_string()))),
+    }
 }
 
-fn frame(stream_id: u32, result: Result<Vec<u8>, Status>) -> Vec<u8> {
+fn frame(stream_id: u32, result: Answer) -> Vec<u8> {
     let mut response = Response::new();
     match result {
         Ok(payload) => response.payload = payload,

@@ -177,6 +177,29 @@ async fn a_shim_that_hangs_in_create_is_ended_when_the_caller_goes_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_gives_up_can_wait_until_all_is_undone() {
+    let host = Fixture::new(&json!({ "calls": { "Create": { "delay_ms": 300 } } }));
+    let (give_up, given_up) = tokio::sync::oneshot::channel::<()>();
+    let (manager, options) = (host.manager().clone(), host.options());
+    let creating = tokio::spawn(async move {
+        let given_up = async { drop(given_up.await) };
+        manager.create_until(key("c1"), options, given_up).await.map(|task| task.pid())
+    });
+    eventually("asked to create", || host.count("v3 Create c1") == 1).await;
+    drop(give_up);
+    let error = timed(creating).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Code::Canceled, "{error}");
+    // Nothing has to be waited for.
+    host.assert_clean().await;
+    assert_eq!(host.record.exits("c1").len(), 0);
+    host.script(&good());
+    // One that has come to its end is given, however little it is wanted.
+    let created = host.manager().create_until(key("c1"), host.options(), std::future::pending());
+    assert!(timed(created).await.is_ok());
+    host.end("c1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_live_task_is_untouched_by_a_second_create() {
     let host = Fixture::new(&good());
     let task = host.run("c1").await;

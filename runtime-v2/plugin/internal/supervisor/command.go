@@ -41,21 +41,22 @@ type Command struct {
 }
 
 // Launch starts a manager and connects to it.
-func (c Command) Launch(ctx context.Context) (Peer, error) {
+func (c Command) Launch(ctx context.Context) (Peer, *net.UnixConn, error) {
 	binary, err := find(c.Binary)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	child, err := c.start(binary)
 	if err != nil {
-		return nil, fmt.Errorf("starting %s: %w", binary, err)
+		return nil, nil, fmt.Errorf("starting %s: %w", binary, err)
 	}
-	if err := child.becomeReady(ctx, c.Address); err != nil {
+	connection, err := child.becomeReady(ctx)
+	if err != nil {
 		child.kill()
-		return nil, err
+		return nil, nil, err
 	}
 	log.G(ctx).WithFields(log.Fields{"binary": binary, "pid": child.command.Process.Pid}).Info("started the task manager")
-	return child, nil
+	return child, connection, nil
 }
 
 func (c Command) start(binary string) (*child, error) {
@@ -84,7 +85,9 @@ func (c Command) start(binary string) (*child, error) {
 		stdout.Close()
 		return nil, err
 	}
-	child := &child{command: command, stdin: stdin, stdout: stdout, ended: make(chan struct{})}
+	child := &child{
+		command: command, stdin: stdin, stdout: stdout, address: c.Address, ended: make(chan struct{}),
+	}
 	go child.reap()
 	return child, nil
 }
@@ -116,10 +119,10 @@ func without(environment []string, name string) []string {
 
 // child is a manager that was started here.
 type child struct {
-	command    *exec.Cmd
-	stdin      io.WriteCloser
-	stdout     *os.File
-	connection net.Conn
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	stdout  *os.File
+	address string
 	// ended is closed when the process has ended and how is known.
 	ended chan struct{}
 	how   error
@@ -131,27 +134,23 @@ func (c *child) reap() {
 }
 
 // becomeReady waits until the manager's socket is bound, and connects to it.
-func (c *child) becomeReady(ctx context.Context, address string) error {
-	limit := time.Now().Add(readyLimit)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(limit) {
-		limit = deadline
-	}
+func (c *child) becomeReady(ctx context.Context) (*net.UnixConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
 	defer c.stdout.Close()
-	if err := c.stdout.SetReadDeadline(limit); err != nil {
-		return err
-	}
+	// The end of the context ends the read.
+	stop := context.AfterFunc(ctx, func() { _ = c.stdout.SetReadDeadline(time.Now()) })
+	defer stop()
 	line, err := bufio.NewReader(c.stdout).ReadString('\n')
 	switch {
 	case line == readyLine:
+		return c.Dial(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("the task manager does not become ready: %w", errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("the task manager does not become ready: %w", errdefs.ErrUnavailable)
 	case errors.Is(err, io.EOF):
-		return c.endedEarly()
-	default:
-		return fmt.Errorf("the task manager says %q where %q is due (%v): %w", line, readyLine, err, errdefs.ErrNotImplemented)
+		return nil, c.endedEarly()
 	}
-	c.connection, err = net.DialTimeout("unix", address, time.Until(limit))
-	return err
+	return nil, fmt.Errorf("the task manager says %q where %q is due (%v): %w", line, readyLine, err, errdefs.ErrNotImplemented)
 }
 
 // endedEarly is the error for a manager that closed its output without a word. It has said why on standard error.
@@ -164,8 +163,8 @@ func (c *child) endedEarly() error {
 	}
 }
 
-// Connection to its socket.
-func (c *child) Connection() net.Conn { return c.connection }
+// Dial connects to its socket.
+func (c *child) Dial(ctx context.Context) (*net.UnixConn, error) { return dial(ctx, c.address) }
 
 // Stop lets it end, and kills it if it does not.
 func (c *child) Stop() error {
@@ -181,9 +180,6 @@ func (c *child) Stop() error {
 
 func (c *child) kill() {
 	c.stdin.Close()
-	if c.connection != nil {
-		c.connection.Close()
-	}
 	// An error says that it has ended already.
 	_ = c.command.Process.Kill()
 	<-c.ended

@@ -2,11 +2,8 @@ package supervisor
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
-
-	"github.com/containerd/errdefs"
 )
 
 // Socket connects to managers that somebody else runs.
@@ -16,19 +13,18 @@ type Socket struct {
 }
 
 // Launch connects to the manager.
-func (s Socket) Launch(ctx context.Context) (Peer, error) {
-	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "unix", strings.TrimPrefix(s.Address, "unix://"))
+func (s Socket) Launch(ctx context.Context) (Peer, *net.UnixConn, error) {
+	found := stranger{strings.TrimPrefix(s.Address, "unix://")}
+	connection, err := found.Dial(ctx)
 	if err != nil {
-		// Whatever is wrong with the socket may be mended by whoever runs the manager.
-		return nil, fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
+		return nil, nil, err
 	}
-	return stranger{connection}, nil
+	return found, connection, nil
 }
 
 // stranger is a manager that runs and ends without us.
-type stranger struct{ connection net.Conn }
+type stranger struct{ address string }
 
-func (s stranger) Connection() net.Conn { return s.connection }
+func (s stranger) Dial(ctx context.Context) (*net.UnixConn, error) { return dial(ctx, s.address) }
 
 func (s stranger) Stop() error { return nil }

@@ -7,6 +7,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -31,6 +32,9 @@ const (
 	// shortestPause and longestPause are between two tries to bring a manager up.
 	shortestPause = 50 * time.Millisecond
 	longestPause  = 5 * time.Second
+	// loadLimit is for a manager to find all shims: it gives each ten seconds, all at once, after those that an earlier
+	// manager may take to settle. One that hangs is ended, and the next one tried.
+	loadLimit = 2 * time.Minute
 	// steady is how long a manager has to live for its end to be one of its own, and not one more failure to come up.
 	steady = 10 * time.Second
 )
@@ -48,15 +52,15 @@ type Client struct {
 
 // Peer is a manager that has been launched.
 type Peer interface {
-	// Connection to its socket.
-	Connection() net.Conn
+	// Dial connects to its socket.
+	Dial(ctx context.Context) (*net.UnixConn, error)
 	// Stop ends it if it is ours to end, and returns when it has ended.
 	Stop() error
 }
 
-// Launcher launches managers, one after the other.
+// Launcher launches managers, one after the other, and connects to them.
 type Launcher interface {
-	Launch(ctx context.Context) (Peer, error)
+	Launch(ctx context.Context) (Peer, *net.UnixConn, error)
 }
 
 // LoadFunc makes the first call that a manager gets.
@@ -115,7 +119,8 @@ func (s *Supervisor) Client(ctx context.Context) (*Client, error) {
 		select {
 		case <-changed:
 		case <-limited.Done():
-			if err := ctx.Err(); err != nil {
+			// A caller whose own limit is shorter is told the cause all the same.
+			if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				return nil, err
 			}
 			return nil, fmt.Errorf("the task manager does not come up again: %w", errdefs.ErrUnavailable)
@@ -236,11 +241,11 @@ func lasting(err error) bool {
 
 // bring brings one manager up.
 func (s *Supervisor) bring(ctx context.Context) (*Client, error) {
-	peer, err := s.launcher.Launch(ctx)
+	peer, socket, err := s.launcher.Launch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	client := connect(peer)
+	client := newClient(peer, socket)
 	if err := s.tell(ctx, client); err != nil {
 		client.end()
 		return nil, err
@@ -248,9 +253,10 @@ func (s *Supervisor) bring(ctx context.Context) (*Client, error) {
 	return client, nil
 }
 
-// tell makes the manager's first call. It has no limit but that of containerd's start: how long the search for shims takes
-// is bounded by the manager, which knows how many there are.
+// tell makes the manager's first call.
 func (s *Supervisor) tell(ctx context.Context, client *Client) error {
+	ctx, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
 	request, err := s.load(ctx)
 	if err != nil {
 		return err
@@ -272,9 +278,9 @@ func (s *Supervisor) tell(ctx context.Context, client *Client) error {
 	return nil
 }
 
-func connect(peer Peer) *Client {
+func newClient(peer Peer, socket *net.UnixConn) *Client {
 	gone := make(chan struct{})
-	connection := ttrpc.NewClient(peer.Connection(), ttrpc.WithOnClose(sync.OnceFunc(func() { close(gone) })))
+	connection := ttrpc.NewClient(socket, ttrpc.WithOnClose(sync.OnceFunc(func() { close(gone) })))
 	return &Client{
 		Manager:    api.NewManagerClient(connection),
 		Task:       taskapi.NewTTRPCTaskClient(connection),
@@ -300,6 +306,16 @@ func (c *Client) end() {
 		log.L.WithError(err).Error("stopping the task manager")
 	}
 	c.connection.Close()
+}
+
+// dial connects to a socket. Whatever is wrong with it may be mended by the next manager, or whoever runs one.
+func dial(ctx context.Context, address string) (*net.UnixConn, error) {
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, "unix", address)
+	if err != nil {
+		return nil, fmt.Errorf("the task manager does not listen (%v): %w", err, errdefs.ErrUnavailable)
+	}
+	return connection.(*net.UnixConn), nil
 }
 
 // pause waits; false if the context ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,8 +55,11 @@ func beManager(how string) int {
 	_ = os.Remove(address)
 	manager := &fakemanager.Manager{OnLoad: func(r *api.LoadRequest) (*api.LoadResponse, error) {
 		note(r.State, fmt.Sprintf("load %d containers", len(r.Containers)))
-		if how == "elder" {
+		switch how {
+		case "elder":
 			return nil, fmt.Errorf("protocol 1 is not spoken here: %w", errdefs.ErrFailedPrecondition)
+		case "newer":
+			return &api.LoadResponse{ProtocolMajor: api.ProtocolMajor + 1}, nil
 		}
 		return &api.LoadResponse{ProtocolMajor: api.ProtocolMajor, Version: fmt.Sprint(os.Getpid())}, nil
 	}}
@@ -208,6 +212,11 @@ func TestFirstManagerThatCannotComeUpIsToldApart(t *testing.T) {
 	if got := notes(t, dir); got[0] != "load 1 containers" || got[len(got)-1] != "stopped well" {
 		t.Errorf("elder, notes: %q", got)
 	}
+	newer, dir := command(t, "newer")
+	if _, err := Start(context.Background(), newer, loadFrom(dir)); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "version") {
+		t.Errorf("newer: %v", err)
+	}
 	chatty, dir := command(t, "chatty")
 	if _, err := Start(context.Background(), chatty, loadFrom(dir)); err == nil || !strings.Contains(err.Error(), `"hello`) {
 		t.Errorf("chatty: %v", err)
@@ -225,6 +234,54 @@ func TestFirstManagerIsTriedForUntilTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// later becomes another kind of manager than the first one was.
+func later(t *testing.T, s *Supervisor, how string) {
+	t.Helper()
+	client, err := s.Client(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(behaviour, how)
+	if err := client.peer.(*child).command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-client.gone
+}
+
+func TestManagerThatDoesNotComeUpAgainIsTriedForMoreAndMoreSeldom(t *testing.T) {
+	launcher, dir := command(t, "well")
+	tries := make(chan struct{}, 100)
+	s := start(t, launcherFunc(func(ctx context.Context) (Peer, *net.UnixConn, error) {
+		tries <- struct{}{}
+		return launcher.Launch(ctx)
+	}), loadFrom(dir))
+	<-tries
+	began := time.Now()
+	later(t, s, "fails")
+	const seen = 5
+	for range seen {
+		<-tries
+	}
+	// Each pause is at least twice as long as the one before; that they can be longer on a busy machine does no harm.
+	if took := time.Since(began); took < (1<<(seen-1))*shortestPause {
+		t.Errorf("%d tries within %v", seen, took)
+	}
+	// Whoever calls meanwhile is told so, and not kept.
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if _, err := s.Client(ctx); !errdefs.IsUnavailable(err) {
+		t.Errorf("meanwhile: %v", err)
+	}
+	t.Setenv(behaviour, "well")
+	if _, err := s.Await(ctx); err != nil {
+		t.Errorf("in the end: %v", err)
+	}
+}
+
+type launcherFunc func(context.Context) (Peer, *net.UnixConn, error)
+
+func (f launcherFunc) Launch(ctx context.Context) (Peer, *net.UnixConn, error) { return f(ctx) }
 
 func TestManagerThatIsLateIsWaitedFor(t *testing.T) {
 	_, dir := command(t, "well")

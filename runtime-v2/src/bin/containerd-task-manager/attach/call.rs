@@ -1,19 +1,31 @@
 //! Who calls, what is called, and how it is answered.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use runtime_proto::{
     NAMESPACE_KEY,
     protobuf::Message,
     ttrpc::{Request, Status},
 };
-use runtime_v2::{Code, Error, Key, Namespace, ttrpc::CallError};
+use runtime_v2::{
+    Code, Error, Key, Namespace,
+    ttrpc::{CallError, Client},
+};
 
 /// On whose behalf a call is made, and how long its answer is waited for.
 #[derive(Debug)]
 pub(super) struct Call {
     namespace: Option<String>,
     pub(super) limit: Option<Duration>,
+}
+
+/// Why a caller does not want any more what it has called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GivenUp {
+    /// Its deadline has passed.
+    Late,
+    /// It has closed the connection, or its half of it.
+    Left,
 }
 
 impl Call {
@@ -24,6 +36,20 @@ impl Call {
         Self {
             namespace: pair.map(|pair| pair.value.clone()),
             limit: limit.map(Duration::from_nanos),
+        }
+    }
+
+    /// Returns when the caller gives up.
+    pub(super) async fn given_up(&self, mut client: Client) -> GivenUp {
+        let late = async {
+            match self.limit {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = late => GivenUp::Late,
+            () = client.left() => GivenUp::Left,
         }
     }
 

@@ -7,16 +7,16 @@ use runtime_proto::{
     ttrpc::Status,
     types,
 };
-use runtime_v2::{Code, CreateOptions, Endpoint, Key, Stdio};
+use runtime_v2::{Code, CreateOptions, Endpoint, Key, Stdio, ttrpc::Client};
 
 use super::{
-    call::{Call, status_of},
+    call::{Call, GivenUp, status_of},
     manager::describe,
     place::Attached,
     restore::RootfsDiff,
 };
 
-/// Serves `Create`.
+/// Serves `Create`. Once the caller gives up, the answer comes when all is undone.
 ///
 /// # Errors
 /// `AlreadyExists` if there is a task of that id; otherwise what has failed, and then nothing is
@@ -24,6 +24,7 @@ use super::{
 pub(super) async fn create(
     attached: &Attached,
     call: &Call,
+    client: Client,
     mut request: CreateRequest,
 ) -> Result<CreateResponse, Status> {
     let id = std::mem::take(&mut request.id);
@@ -39,8 +40,13 @@ pub(super) async fn create(
         sandbox: sandbox.map(|sandbox| sandbox.id.to_string()),
         ..options(request)
     };
-    let created = attached.manager.create(key, options).await;
-    let task = created.map_err(|error| status_of("failed to create shim task", &error))?;
+    let mut why = None;
+    let given_up = async { why = Some(call.given_up(client).await) };
+    let created = attached.manager.create_until(key, options, given_up).await;
+    let task = created.map_err(|error| match (why, error.kind()) {
+        (Some(GivenUp::Late), Code::Canceled) => Code::DeadlineExceeded.status(&error.to_string()),
+        _ => status_of("failed to create shim task", &error),
+    })?;
     let mut response = CreateResponse::new();
     response.task = Some(describe(&task)).into();
     Ok(response)

@@ -14,15 +14,13 @@ use runtime_v2::{Code, Task};
 
 use super::{
     call::{Call, decode, encode, not_found, status, status_of},
-    create,
     place::{Attached, Place},
 };
 
-/// A method of the service.
+/// A method of the service, but `Create`, which is told when its caller gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
     Load,
-    Create,
     Get,
     List,
     Delete,
@@ -34,7 +32,6 @@ impl Method {
     pub(super) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "Load" => Method::Load,
-            "Create" => Method::Create,
             "Get" => Method::Get,
             "List" => Method::List,
             "Delete" => Method::Delete,
@@ -55,9 +52,6 @@ impl Method {
     ) -> Result<Vec<u8>, Status> {
         match self {
             Method::Load => encode(&place.load(decode(payload)?).await?),
-            Method::Create => {
-                encode(&create::create(place.attached()?, call, decode(payload)?).await?)
-            }
             Method::Get => encode(&get(place.attached()?, call, &decode(payload)?).await?),
             Method::List => encode(&list(place.attached()?, call, &decode(payload)?)?),
             Method::Delete => encode(&delete(place.attached()?, call, &decode(payload)?).await?),

@@ -7,10 +7,22 @@ use runtime_proto::{
     manager, task,
     ttrpc::{Request, Status},
 };
-use runtime_v2::{Code, ttrpc::Handler};
+use runtime_v2::{
+    Code,
+    ttrpc::{Answer, Client, Handler},
+};
 use tokio::time::{Instant, timeout};
 
-use super::{call::Call, manager::Method, place::Place, tasks};
+use super::{
+    call::{Call, decode, encode},
+    create,
+    manager::Method,
+    place::Place,
+    tasks,
+};
+
+/// The manager's longest call.
+const CREATE: &str = "Create";
 
 /// Both services of the socket.
 #[derive(Debug)]
@@ -24,7 +36,7 @@ impl Service {
         Self { place }
     }
 
-    async fn answer(&self, call: &Call, request: &Request) -> Result<Vec<u8>, Status> {
+    async fn answer(&self, call: &Call, request: &Request) -> Answer {
         let method = request.method.as_str();
         match request.service.as_str() {
             manager::SERVICE => match Method::of(method) {
@@ -41,6 +53,12 @@ impl Service {
             _ => Err(unknown(request)),
         }
     }
+
+    /// The call that changes the host and is undone when it is given up, which it is told of.
+    async fn create(&self, call: &Call, request: &Request, client: Client) -> Answer {
+        let request = decode(&request.payload)?;
+        encode(&create::create(self.place.attached()?, call, client, request).await?)
+    }
 }
 
 fn unknown(request: &Request) -> Status {
@@ -49,22 +67,38 @@ fn unknown(request: &Request) -> Status {
 
 #[async_trait]
 impl Handler for Service {
-    async fn call(&self, request: Request) -> Result<Vec<u8>, Status> {
-        let (call, begin) = (Call::of(&request), Instant::now());
+    async fn call(&self, request: Request) -> Answer {
+        let call = Call::of(&request);
         let answering = self.answer(&call, &request);
-        let answer = match call.limit {
-            None => answering.await,
-            // As the caller does; what it has begun is undone, or goes on, as if it had hung up.
-            Some(limit) => timeout(limit, answering)
-                .await
-                .unwrap_or_else(|_| Err(Code::DeadlineExceeded.status(""))),
+        let answering = async {
+            match call.limit {
+                None => answering.await,
+                // As the caller does; what it has begun goes on, as if it had hung up.
+                Some(limit) => timeout(limit, answering)
+                    .await
+                    .unwrap_or_else(|_| Err(Code::DeadlineExceeded.status(""))),
+            }
         };
-        tracing::debug!(
-            method = request.method,
-            failure = answer.as_ref().err().map(|status| status.message.as_str()),
-            took = ?begin.elapsed(),
-            "answered"
-        );
-        answer
+        logged(&request.method, answering).await
     }
+
+    async fn call_until(&self, request: Request, mut client: Client) -> Option<Answer> {
+        if (request.service.as_str(), request.method.as_str()) == (manager::SERVICE, CREATE) {
+            let call = Call::of(&request);
+            return Some(logged(CREATE, self.create(&call, &request, client)).await);
+        }
+        tokio::select! {
+            answer = self.call(request) => Some(answer),
+            () = client.left() => None,
+        }
+    }
+}
+
+/// Says what was called, what it came to, and how long that took.
+async fn logged(method: &str, answering: impl Future<Output = Answer>) -> Answer {
+    let begin = Instant::now();
+    let answer = answering.await;
+    let failure = answer.as_ref().err().map(|status| status.message.as_str());
+    tracing::debug!(method, failure, took = ?begin.elapsed(), "answered");
+    answer
 }
