@@ -61,19 +61,14 @@ impl Drop for ShimLog {
 
 async fn read(receiver: Receiver, mut stopped: oneshot::Receiver<()>, key: Key) {
     let mut lines = Lines { key, pending: Vec::new() };
-    let mut buffer = vec![0; MAX_LINE];
     let ended = loop {
         tokio::select! {
-            ready = receiver.readable() => match ready {
-                Ok(()) => match receiver.try_read(&mut buffer) {
-                    Ok(0) => break Ok(()),
-                    Ok(count) => lines.push(&buffer[..count]),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => break Err(error),
-                },
+            ready = receiver.readable() => match ready.and_then(|()| lines.take(&receiver)) {
+                Ok(Took::End) => break Ok(()),
+                Ok(Took::Some | Took::Nothing) => {}
                 Err(error) => break Err(error),
             },
-            _ = &mut stopped => break drain(&receiver, &mut buffer, &mut lines),
+            _ = &mut stopped => break drain(&receiver, &mut lines),
         }
     };
     lines.finish();
@@ -84,16 +79,21 @@ async fn read(receiver: Receiver, mut stopped: oneshot::Receiver<()>, key: Key) 
 
 /// A shim that lives on, for other containers of its pod, may go on writing: its last words about
 /// this one are within what a pipe holds.
-fn drain(receiver: &Receiver, buffer: &mut [u8], lines: &mut Lines) -> io::Result<()> {
+fn drain(receiver: &Receiver, lines: &mut Lines) -> io::Result<()> {
     for _ in 0..LAST_READS {
-        match receiver.try_read(buffer) {
-            Ok(0) => return Ok(()),
-            Ok(count) => lines.push(&buffer[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
+        match lines.take(receiver)? {
+            Took::Some => {}
+            Took::Nothing | Took::End => break,
         }
     }
     Ok(())
+}
+
+/// What one read brought.
+enum Took {
+    Some,
+    Nothing,
+    End,
 }
 
 /// Bytes becoming lines.
@@ -103,6 +103,21 @@ struct Lines {
 }
 
 impl Lines {
+    /// Reads what is there. The room for it is there while it is read only: a node has a thousand
+    /// shims that say nothing.
+    fn take(&mut self, receiver: &Receiver) -> io::Result<Took> {
+        let mut buffer = [0; MAX_LINE];
+        match receiver.try_read(&mut buffer) {
+            Ok(0) => Ok(Took::End),
+            Ok(count) => {
+                self.push(&buffer[..count]);
+                Ok(Took::Some)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Took::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
     fn push(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.pending.extend_from_slice(&bytes[..end]);

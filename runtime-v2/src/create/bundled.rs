@@ -67,6 +67,7 @@ impl Bundled {
             other => other,
         };
         let bundle = bundle.map_err(|error| error.within(format!("create task {key}")))?;
+        tracing::debug!("bundle made");
         Ok(Self { inner, reservation, options, binary, bundle, mounted: Mounted::No })
     }
 

@@ -55,13 +55,17 @@ impl ShimManager {
             bundle.log_fifo()
         });
         let log = ShimLog::open(&log.await?, key)?;
+        tracing::debug!("starting the shim");
         let started = self.binary(binary).start(&self.eras, key, bundle.path(), options).await?;
+        tracing::debug!("shim started");
         let location = answer.insert(started).clone().supported().map_err(|error| {
             Error::caused(Code::Unimplemented, binary.display().to_string(), error)
         })?;
         let client = TaskClient::connect(&location, &key.namespace, CONNECT_TIMEOUT).await?;
+        tracing::debug!("shim connected");
         let written = location.clone();
         bundle.blocking(move |bundle| bundle.write_bootstrap(&written)).await?;
+        tracing::debug!("shim noted");
         Ok(Shim::new(Parts {
             bundle: bundle.clone(),
             location,
