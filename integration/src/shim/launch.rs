@@ -43,6 +43,7 @@ pub struct Launch<'a> {
     debug: bool,
     options: Option<Any>,
     socket_dir: Option<PathBuf>,
+    daemon: Option<PathBuf>,
     env: Vec<(String, String)>,
 }
 
@@ -69,6 +70,7 @@ impl<'a> Launch<'a> {
             debug: false,
             options: None,
             socket_dir: None,
+            daemon: None,
             env: Vec::new(),
         }
     }
@@ -108,6 +110,13 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// For the containerd at this gRPC socket, which also gets the events.
+    #[must_use]
+    pub fn daemon(mut self, address: PathBuf) -> Self {
+        self.daemon = Some(address);
+        self
+    }
+
     /// With an environment variable of one's own, or another value for one that is set anyway.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
@@ -120,7 +129,7 @@ impl<'a> Launch<'a> {
     pub fn flags(&self, action: &str) -> Vec<String> {
         let mut flags: Vec<String> =
             ["-namespace", self.fixture.namespace(), "-address"].map(str::to_owned).to_vec();
-        flags.push(self.fixture.address().display().to_string());
+        flags.push(self.grpc_address());
         flags.extend(
             ["-publish-binary", "/usr/bin/containerd", "-id", &self.bundle.id].map(str::to_owned),
         );
@@ -131,6 +140,15 @@ impl<'a> Launch<'a> {
             flags.push("-debug".to_owned());
         }
         flags
+    }
+
+    fn grpc_address(&self) -> String {
+        let address = self.daemon.clone().unwrap_or_else(|| self.fixture.address());
+        address.display().to_string()
+    }
+
+    fn events_address(&self) -> String {
+        format!("{}.ttrpc", self.grpc_address())
     }
 
     /// What the manager writes on `start`'s stdin.
@@ -151,8 +169,8 @@ impl<'a> Launch<'a> {
         params.instance_id.clone_from(&self.bundle.id);
         params.namespace = self.fixture.namespace().to_owned();
         params.containerd_version = "2.3.4".to_owned();
-        params.containerd_ttrpc_address = self.fixture.events_address().display().to_string();
-        params.containerd_grpc_address = self.fixture.address().display().to_string();
+        params.containerd_ttrpc_address = self.events_address();
+        params.containerd_grpc_address = self.grpc_address();
         params.containerd_binary = "/usr/bin/containerd".to_owned();
         params.socket_dir = self.socket_dir.as_ref().map(|dir| dir.display().to_string());
         if let Some(options) = &self.options {
@@ -181,10 +199,10 @@ impl<'a> Launch<'a> {
             .env("TMPDIR", path(self.fixture.file("tmp")))
             .env(MARKER, self.fixture.namespace())
             .env("GOMAXPROCS", "2")
-            .env("TTRPC_ADDRESS", path(self.fixture.events_address()));
+            .env("TTRPC_ADDRESS", self.events_address());
         if self.era != Era::V1_6 {
             command
-                .env("GRPC_ADDRESS", path(self.fixture.address()))
+                .env("GRPC_ADDRESS", self.grpc_address())
                 .env("NAMESPACE", self.fixture.namespace())
                 .env("MAX_SHIM_VERSION", "2");
         }

@@ -26,6 +26,8 @@ pub struct Shim {
     pub tasks: TaskClient,
     /// Its process.
     pub pid: u32,
+    /// When that was started: on a busy machine its number is soon another's.
+    born: Option<u64>,
 }
 
 impl Shim {
@@ -36,8 +38,16 @@ impl Shim {
     pub async fn connect(fixture: &Fixture, started: Started) -> Result<Self> {
         let tasks =
             TaskClient::connect(&started.address, started.service(), fixture.namespace()).await?;
+        Self::over(started, tasks).await
+    }
+
+    /// The shim at the other end of a connection.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn over(started: Started, tasks: TaskClient) -> Result<Self> {
         let pid = tasks.connect_task("none").await?.shim_pid;
-        Ok(Self { started, tasks, pid })
+        Ok(Self { started, tasks, pid, born: stat(pid).map(|(_, born)| born) })
     }
 
     /// Deletes what is left of a container and asks the shim to end, which it does when this was its last one.
@@ -72,7 +82,7 @@ impl Shim {
     /// Does the process still exist, zombies not counted?
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        is_alive(self.pid)
+        stat(self.pid).is_some_and(|(lives, born)| lives && Some(born) == self.born)
     }
 
     /// Waits until the process is gone.
@@ -96,8 +106,17 @@ impl Shim {
 /// Does a process exist, zombies not counted?
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, tail)| !tail.starts_with(['Z', 'X']))
+    stat(pid).is_some_and(|(lives, _)| lives)
+}
+
+/// Whether a process is more than a zombie, and when it was started, in ticks since the machine was; none when there is none.
+fn stat(pid: u32) -> Option<(bool, u64)> {
+    /// The place of the start behind the name, of which the state is the first.
+    const START: usize = 19;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, tail) = stat.rsplit_once(") ")?;
+    let born = tail.split(' ').nth(START)?.parse().ok()?;
+    Some((!tail.starts_with(['Z', 'X']), born))
 }
 
 /// Packs runc options as containerd's client does.
