@@ -8,6 +8,7 @@ use super::bare::Bare;
 use super::contender::{OURS, Runtime};
 use super::figure::Case;
 use super::ground::Bench;
+use super::moves::Moves;
 use super::sink::Sink;
 use super::start::{forget, started};
 use super::turns::alternate;
@@ -33,6 +34,7 @@ pub(super) async fn containers(
     let _sink = Sink::new(fixture)?;
     let floor = bare_name(runtime);
     let names = bench.names_over(&floor);
+    let _moves = Moves::begin(fixture)?;
     let mut samples = alternate(bench, &names, bench.effort.calls, async |who, turn| {
         let bundle = fixture.bundle(&format!("{who}-{turn}"), &Spec::new(&["true"]))?;
         let took = match who.checked_sub(1).and_then(|index| bench.shims.get(index)) {
@@ -95,6 +97,7 @@ pub(super) async fn execs(
     bare.create()?;
     bare.start()?;
     let bare = Arc::new(bare);
+    let _moves = Moves::begin(fixture)?;
     let mut samples = alternate(bench, &names, bench.effort.calls, async |who, turn| {
         let begin = Instant::now();
         match who.checked_sub(1).and_then(|index| pods.get(index)) {

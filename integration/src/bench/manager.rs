@@ -8,6 +8,7 @@ use nix::sys::signal::Signal::SIGTERM;
 use super::burst::together;
 use super::figure::{Case, median};
 use super::ground::Bench;
+use super::moves::Moves;
 use super::node::{DAEMON, Daemon, MANAGER, Manager, Node, runtime};
 use super::records::{Made, call};
 use super::sink::Sink;
@@ -16,8 +17,10 @@ use super::turns::alternate;
 use crate::attach::Surroundings;
 use crate::bundle::Bundle;
 use crate::container::with_runtime;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
+use crate::grpc::Grpc;
+use crate::leak::Usage;
 use crate::shim::Shim;
 use crate::spec::Spec;
 use crate::stdio::Stdio;
@@ -31,7 +34,6 @@ const AT_A_TIME: usize = 16;
 
 /// Create alone: by hand, by the manager, by the manager as a daemon, by containerd's own manager. All use this shim.
 pub(super) async fn creates(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>> {
-    let _sink = Sink::new(fixture)?;
     let node = Node::start(fixture).await?;
     let manager = Manager::start(fixture, &node.own_surroundings()).await?;
     let daemon = Daemon::start(&node).await?;
@@ -39,11 +41,12 @@ pub(super) async fn creates(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case
     let runtime = runtime(bench)?;
     let names = [DIRECT, MANAGER, DAEMON, &node.stock].map(str::to_owned);
     let namespace = fixture.namespace();
+    let _moves = Moves::begin(fixture)?;
     let mut samples = alternate(bench, &names, 2 * bench.effort.calls, async |who, turn| {
         let spec = Spec::new(&["sleep", "1000000"]);
         let name = format!("{who}-{turn}");
         if who == 0 {
-            return by_hand(bench, fixture, &fixture.bundle(&name, &spec)?).await;
+            return by_hand(bench, &node, &fixture.bundle(&name, &spec)?).await;
         }
         let id = fixture.id(&name);
         for address in [&node.containerd.address(), daemon.address()] {
@@ -76,10 +79,14 @@ pub(super) async fn creates(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case
     Ok([case].into_iter().chain(above).collect())
 }
 
-/// What a manager without any work of its own would do: run the binary, connect, call.
-async fn by_hand(bench: &Bench, fixture: &Fixture, bundle: &Bundle) -> Result<[f64; 1]> {
+/// What a manager without any work of its own would do: run the binary, connect, call. The shim's events go where those of
+/// all others go.
+async fn by_hand(bench: &Bench, node: &Node<'_>, bundle: &Bundle) -> Result<[f64; 1]> {
+    let (fixture, address) = (node.fixture, node.containerd.address());
     let shim = bench.shims.first().map(|ours| ours.launch(fixture, bundle));
     let Some(launch) = shim else { return Ok([0.0]) };
+    let launch = launch.daemon(address.clone());
+    fixture.expect_socket(&address, &bundle.id);
     let options = with_runtime(&runtime(bench)?.binary)?;
     let begin = Instant::now();
     let started = launched(&launch).await?;
@@ -87,8 +94,7 @@ async fn by_hand(bench: &Bench, fixture: &Fixture, bundle: &Bundle) -> Result<[f
     let tasks = TaskClient::connect(&started.address, service, namespace).await?;
     tasks.create_with(bundle, &Stdio::null(), Some(options)).await?;
     let took = begin.elapsed();
-    let pid = tasks.connect_task(&bundle.id).await?.shim_pid;
-    let shim = Shim { started, tasks, pid };
+    let shim = Shim::over(started, tasks).await?;
     shim.retire(&bundle.id).await?;
     shim.gone().await?;
     forget(bundle)?;
@@ -115,27 +121,9 @@ pub(super) async fn reload(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>
     let node = tokio::sync::Mutex::new(node);
     let mut samples = alternate(bench, &names, bench.effort.reloads, async |who, _| {
         if who == 0 {
-            let manager = Manager::start(fixture, &surroundings).await?;
-            let begin = Instant::now();
-            let list = manager.glue.list().await?;
-            let listed = begin.elapsed();
-            for id in &list {
-                manager.glue.tasks.state(id, "").await?;
-            }
-            let asked = begin.elapsed();
-            let ready = manager.ready_in.as_secs_f64();
-            manager.end().await?;
-            return Ok([ready, ready, milliseconds(asked), milliseconds(listed)]);
+            return found_by_manager(fixture, &surroundings).await;
         }
-        let mut node = node.lock().await;
-        let ready = node.start_again().await?.as_secs_f64();
-        let client = node.client().await?;
-        let begin = Instant::now();
-        call(&client, "tasks.v1.Tasks/List", fixture.namespace(), &[]).await?;
-        let asked = milliseconds(begin.elapsed());
-        drop(client);
-        node.containerd.end(SIGTERM).await?;
-        Ok([ready - empty, ready, asked, asked])
+        found_by_stock(&mut *node.lock().await, empty).await
     })
     .await?;
     let node = node.into_inner();
@@ -144,14 +132,57 @@ pub(super) async fn reload(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case>
 
     let mut found = samples.take(&names, 0);
     found.extend(samples.take(&names, 1).into_iter().skip(1).map(|(_, all)| (whole.clone(), all)));
-    let asked = samples.take(&names, 2);
-    let listed = samples.take(&names, 3).into_iter().take(1).collect();
+    let mut asked = samples.take(&names, 2);
+    let by_daemon =
+        samples.take(&names, 3).into_iter().skip(1).map(|(_, all)| (DAEMON.into(), all));
+    asked.splice(1..1, by_daemon);
     let case = |id: &str, what: String, unit, samples| Case::new(id, what, unit, MANAGER, samples);
+    let listed = samples.take(&names, 4).into_iter().take(1).collect();
+    let held = samples.take(&names, 5);
     Ok(vec![
         case("reload", format!("{count} live shims found again"), "s", found),
         case("list", format!("list of {count} tasks, each shim asked"), "ms", asked),
         case("list.known", format!("list of {count} tasks, none asked"), "ms", listed),
+        case("loaded.rss", format!("resident with {count} tasks"), "kB", held),
     ])
+}
+
+/// In seconds how long the search took, twice; in milliseconds the list of all with and without asking their shims; and
+/// what the process holds in kB.
+async fn found_by_manager(fixture: &Fixture, surroundings: &Surroundings) -> Result<[f64; 6]> {
+    let manager = Manager::start(fixture, surroundings).await?;
+    let begin = Instant::now();
+    let list = manager.glue.list().await?;
+    let listed = milliseconds(begin.elapsed());
+    // One after the other, as containerd does, which asks the manager for each.
+    for id in &list {
+        manager.glue.tasks.state(id, "").await?;
+    }
+    let asked = milliseconds(begin.elapsed());
+    let held = Usage::of(manager.pid()?)?.rss as f64;
+    let ready = manager.ready_in.as_secs_f64();
+    manager.end().await?;
+    Ok([ready, ready, asked, 0.0, listed, held])
+}
+
+/// The same of containerd, which does more at its start: without that, and with it. Of the list, its own and that of the
+/// daemon in front of it, which asks all shims at the same time.
+async fn found_by_stock(node: &mut Node<'_>, empty: f64) -> Result<[f64; 6]> {
+    let ready = node.start_again().await?.as_secs_f64();
+    let asked = timed_list(node, &node.client().await?).await?;
+    let pid = node.containerd.pid().ok_or_else(|| Failure::new("containerd has ended"))?;
+    let held = Usage::of(pid)?.rss as f64;
+    let daemon = Daemon::start_over(node).await?;
+    let by_daemon = timed_list(node, &daemon.client().await?).await?;
+    daemon.end().await?;
+    node.containerd.end(SIGTERM).await?;
+    Ok([ready - empty, ready, asked, by_daemon, 0.0, held])
+}
+
+async fn timed_list(node: &Node<'_>, client: &Grpc) -> Result<f64> {
+    let begin = Instant::now();
+    call(client, "tasks.v1.Tasks/List", node.fixture.namespace(), &[]).await?;
+    Ok(milliseconds(begin.elapsed()))
 }
 
 /// Runs as many containers, each with a shim of its own, where containerd would have its.

@@ -8,7 +8,7 @@ use super::figure::{Case, median};
 use super::ground::Bench;
 use super::sink::Sink;
 use super::start::{GROUP, started};
-use super::usage::{processor_time, switches};
+use super::usage::{Switches, processor_time};
 use crate::bundle::Bundle;
 use crate::container::with_runtime;
 use crate::failure::Result;
@@ -20,6 +20,9 @@ use crate::stdio::Stdio;
 
 /// Until threads that helped with the last start have ended, Go's too.
 const CALM: Duration = Duration::from_secs(1);
+
+/// Between two looks at the threads of shims that are watched. Looking wakes nobody.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What is read of every shim, with the last part of its case's name, and its unit.
 const METRICS: [(&str, &str, &str); 5] = [
@@ -77,18 +80,20 @@ pub(super) async fn idle(bench: &Bench, fixture: &Fixture, count: usize) -> Resu
 /// Processor time and context switches of shims to which nothing happens.
 async fn watch(bench: &Bench, all: &[(String, Vec<Idle>)]) -> Result<Vec<Case>> {
     let time = bench.effort.watch.as_secs();
-    bench.progress.step(&format!("watching for {time} s"));
-    let before: Vec<_> = all.iter().map(|(_, shims)| activity(shims)).collect::<Result<_>>()?;
-    tokio::time::sleep(bench.effort.watch).await;
+    let begin = |(_, shims): &(String, Vec<Idle>)| {
+        shims.iter().map(|idle| Watched::begin(idle.shim.pid)).collect()
+    };
+    let mut watched: Vec<Vec<Watched>> = all.iter().map(begin).collect::<Result<_>>()?;
+    for second in 0..time {
+        bench.progress.step(&format!("watching, {second} of {time} s"));
+        tokio::time::sleep(LOOK).await;
+        watched.iter_mut().flatten().for_each(|watched| watched.switches.look());
+    }
     let (mut times, mut counts) = (Vec::new(), Vec::new());
-    for ((name, shims), before) in all.iter().zip(before) {
-        let grown: Vec<[f64; 2]> = activity(shims)?
-            .iter()
-            .zip(before)
-            .map(|(after, before)| [after[0] - before[0], after[1] - before[1]])
-            .collect();
-        times.push((name.clone(), grown.iter().map(|[time, _]| *time).collect()));
-        counts.push((name.clone(), grown.iter().map(|[_, count]| *count).collect()));
+    for ((name, _), watched) in all.iter().zip(&watched) {
+        times.push((name.clone(), watched.iter().map(Watched::time).collect::<Result<_>>()?));
+        let switches = watched.iter().map(|watched| watched.switches.count() as f64);
+        counts.push((name.clone(), switches.collect()));
     }
     let title = |what: &str| format!("an idle shim in {time} s: {what}");
     Ok(vec![
@@ -97,10 +102,23 @@ async fn watch(bench: &Bench, all: &[(String, Vec<Idle>)]) -> Result<Vec<Case>> 
     ])
 }
 
-/// Processor time in milliseconds and context switches so far, of each shim.
-fn activity(shims: &[Idle]) -> Result<Vec<[f64; 2]>> {
-    let of = |idle: &Idle| Ok([processor_time(idle.shim.pid)? / 1e6, switches(idle.shim.pid)]);
-    shims.iter().map(of).collect()
+/// A shim that is watched.
+struct Watched {
+    pid: u32,
+    /// Processor time until then, in nanoseconds.
+    before: f64,
+    switches: Switches,
+}
+
+impl Watched {
+    fn begin(pid: u32) -> Result<Self> {
+        Ok(Self { pid, before: processor_time(pid)?, switches: Switches::of(pid) })
+    }
+
+    /// Processor time since then, in milliseconds.
+    fn time(&self) -> Result<f64> {
+        Ok((processor_time(self.pid)? - self.before) / 1e6)
+    }
 }
 
 /// What one more container adds to the shim of its pod.

@@ -5,7 +5,8 @@
 //! all of them. What is compared is therefore the ratio within one turn, and of these the median.
 //!
 //! * [`effort`]: how much is done. [`contender`]: who is compared. [`figure`]: numbers and what is said of them.
-//! * [`ground`]: what a case stands on; interruption and progress. `turns`: the order in which contenders act.
+//! * [`ground`]: what a case stands on; interruption and progress.
+//! * `turns`, `moves`: the order in which contenders act, and how the kernel is kept from waiting now and then.
 //! * `start`, `memory`, `calls`, `bare`, `burst`, `stream`, `rate`, `latency`, `rest`: the cases of the shim.
 //! * `node`, `records`: containerd with the task manager beside it. `manager`, `passing`: the cases of the latter.
 //! * [`budget`]: what was promised, and whether it is kept. [`machine`]: where it was measured.
@@ -24,6 +25,7 @@ pub mod machine;
 mod manager;
 pub mod markdown;
 mod memory;
+mod moves;
 mod node;
 mod passing;
 pub mod picture;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
 use super::contender::Runtime;
@@ -89,9 +90,12 @@ impl<'a> Node<'a> {
         surroundings
     }
 
-    /// What the manager is told so that it stands beside it, with directories of its own.
+    /// What the manager is told so that it stands beside it, with directories of its own, in memory as all others.
     pub(super) fn own_surroundings(&self) -> Surroundings {
-        Surroundings::at(self.fixture.dir(), &self.containerd.address())
+        let (dir, address) = (self.fixture.dir(), self.containerd.address());
+        let mut surroundings = Surroundings::at(dir, &address);
+        surroundings.request.root = dir.join("state/root").display().to_string();
+        surroundings
     }
 }
 
@@ -152,25 +156,41 @@ impl Manager {
 pub(super) struct Daemon {
     service: Service,
     address: PathBuf,
+    /// What is mounted for it.
+    bound: Option<PathBuf>,
 }
 
 impl Daemon {
-    /// Starts it, and waits until it serves.
+    /// Starts it on directories of its own, and waits until it serves.
     pub(super) async fn start(node: &Node<'_>) -> Result<Self> {
         let state = node.fixture.dir().join("state/daemon");
         std::fs::create_dir_all(&state)?;
+        Self::start_at(node, &state.join("run"), &state.join("root")).await
+    }
+
+    /// The same over the shims of containerd. Its directory is refused, and rightly: this daemon, which only looks, has it
+    /// under another name.
+    pub(super) async fn start_over(node: &Node<'_>) -> Result<Self> {
+        let state = node.fixture.dir().join("state/daemon");
+        let (run, shims) = (state.join("run"), node.surroundings(&[]).request.state);
+        std::fs::create_dir_all(&run)?;
+        mount(Some(shims.as_str()), &run, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        let daemon = Self::start_at(node, &run, &state.join("root")).await?;
+        Ok(Self { bound: Some(run), ..daemon })
+    }
+
+    async fn start_at(node: &Node<'_>, run: &Path, root: &Path) -> Result<Self> {
         let (address, behind) = (node.fixture.file("daemon.sock"), node.containerd.address());
-        let (run, root) = (state.join("run"), state.join("root"));
         let flags = [
             ("--containerd", behind.as_path()),
             ("--address", &address),
-            ("--state", &run),
-            ("--root", &root),
+            ("--state", run),
+            ("--root", root),
         ];
         let program = program("daemon", node.fixture.dir(), &["serve"], &flags)?;
         let mut service = Service::start(node.fixture, program)?;
         service.until_seen(LOOK, async || is_served(&address).await).await?;
-        Ok(Self { service, address })
+        Ok(Self { service, address, bound: None })
     }
 
     /// The socket.
@@ -190,7 +210,11 @@ impl Daemon {
 
     /// Ends it; containers run on.
     pub(super) async fn end(mut self) -> Result {
-        ended(&mut self.service).await
+        let ended = ended(&mut self.service).await;
+        if let Some(bound) = &self.bound {
+            umount2(bound, MntFlags::MNT_DETACH)?;
+        }
+        ended
     }
 }
 

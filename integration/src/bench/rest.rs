@@ -22,11 +22,14 @@ use crate::stdio::Stdio;
 /// Pieces of work under way at the same time.
 const AT_A_TIME: usize = 4;
 
-/// Between two looks at a shim that comes to rest: longer than helper threads stay idle.
+/// Between two looks at a process that comes to rest.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often in a row a shim has to look the same to be at rest.
-const SAME: usize = 3;
+/// How long a shim has to look the same to be at rest: longer than its helper threads stay idle.
+const SHIM_CALM: Duration = Duration::from_millis(1500);
+
+/// The same of the manager, whose helper threads stay for ten seconds. How many there are is chance, and each holds memory.
+const MANAGER_CALM: Duration = Duration::from_secs(11);
 
 /// What is looked at.
 const METRICS: [(&str, &str, &str); 3] = [
@@ -66,10 +69,10 @@ async fn growth(
     let (containers, execs) = bench.effort.work;
     // What is kept for the next time is there after the first times.
     work(bench, fixture, &pod, runtime, ("warm", containers.min(20), execs.min(50))).await?;
-    let before = at_rest(pod.shim.pid).await?;
+    let before = at_rest(pod.shim.pid, SHIM_CALM).await?;
     bench.progress.step(&contender.name);
     work(bench, fixture, &pod, runtime, ("work", containers, execs)).await?;
-    let after = at_rest(pod.shim.pid).await?;
+    let after = at_rest(pod.shim.pid, SHIM_CALM).await?;
     pod.end().await?;
     Ok(more(&before, &after))
 }
@@ -95,9 +98,9 @@ pub(super) async fn manager(bench: &Bench, fixture: &Fixture) -> Result<Vec<Case
     // Its allocator, one for many threads, comes to what it keeps more slowly than a shim's: over some hundred containers.
     let warm = ("warm", containers.min(500), execs.min(200));
     manager_work(bench, &node, &manager, &pod, warm).await?;
-    let before = at_rest(manager.pid()?).await?;
+    let before = at_rest(manager.pid()?, MANAGER_CALM).await?;
     manager_work(bench, &node, &manager, &pod, ("work", containers, execs)).await?;
-    let after = at_rest(manager.pid()?).await?;
+    let after = at_rest(manager.pid()?, MANAGER_CALM).await?;
     manager.glue.remove(&pod.id).await?;
     manager.end().await?;
     node.end().await?;
@@ -182,16 +185,16 @@ async fn work(
     together((0..AT_A_TIME).map(lane).collect()).await
 }
 
-/// What a process holds once that no longer changes.
-async fn at_rest(pid: u32) -> Result<Usage> {
-    let mut last = Usage::of(pid)?;
-    let mut alike = 0;
+/// What a process holds once that has not changed for a while.
+async fn at_rest(pid: u32, calm: Duration) -> Result<Usage> {
     let begin = Instant::now();
-    while alike < SAME {
+    let (mut last, mut since) = (Usage::of(pid)?, begin);
+    while since.elapsed() < calm {
         tokio::time::sleep(LOOK).await;
         let now = Usage::of(pid)?;
-        let same = (now.fds.len(), now.threads) == (last.fds.len(), last.threads);
-        alike = if same { alike + 1 } else { 0 };
+        if (now.fds.len(), now.threads) != (last.fds.len(), last.threads) {
+            since = Instant::now();
+        }
         last = now;
         if begin.elapsed() > HANG {
             return Err(Failure::new(format!("it does not come to rest: {last:?}")));
