@@ -5,6 +5,7 @@ HOST     = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 PREFIX  ?= /usr/local
 DESTDIR ?=
 SHIMDIR ?= $(PREFIX)/libexec/containerd-rust
+OLDEST_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 # The shim runs once per pod on a node: linked statically and at a fixed address, its pages need no relocation and stay
 # shared between all of them. An explicit --target keeps these flags off build scripts and macros, which cannot have them.
@@ -66,7 +67,7 @@ uninstall: ## remove it again
 	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SHIMDIR=$(SHIMDIR) scripts/install uninstall
 
 .PHONY: deb
-deb: build ## make a Debian package in target/debian (needs cargo-deb)
+deb: build ## make a Debian package in target/debian (cargo-deb, where it is missing, is built into .deps/ first)
 	@scripts/deb $(SHIM) $(MANAGER)
 
 .PHONY: clean
@@ -79,6 +80,10 @@ clean: ## remove everything that was built and brought in
 .PHONY: check
 check: ## formatting, lints, documentation, licences, pure tests: no root, no network
 	@scripts/check
+
+.PHONY: oldest-rust
+oldest-rust: ## compile everything with the oldest Rust that is promised (needs rustup, which brings it)
+	rustup run --install $(OLDEST_RUST) cargo check --locked --workspace --all-targets --target-dir target/oldest-rust
 
 .PHONY: audit
 audit: ## ask RustSec for known faults of the dependencies (needs cargo-deny and the network)
@@ -111,6 +116,10 @@ test-upgrade: deps build ## the upgrade story on real releases, step by step; do
 .PHONY: test-cri
 test-cri: deps build ## the plugin and the containerd build with it, by crictl and critest (needs Go)
 	@scripts/test integration cri cri_hostile
+
+.PHONY: test-deb
+test-deb: deps deb ## the Debian package in a clean Debian: installed, run, upgraded, purged; and all other packaging (root)
+	@scripts/test integration packaging
 
 .PHONY: test-cgroup2
 test-cgroup2: deps build-shim ## the part of them that needs cgroup v2 alone, in an emulated guest
