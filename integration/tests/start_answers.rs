@@ -1,19 +1,14 @@
 //! What `start` answers to the manager of each series, and where the shim then listens.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Stdio as ProcessStdio;
-use std::time::Duration;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use integration::failure::Result;
-use integration::fixture::{Fixture, socket_paths};
-use integration::leak::{Kind, Snapshot};
 use integration::scenario::{scenario, skip};
-use integration::shim::{ERAS, Era, Form, Launch, Shim, Started, is_alive, run, runc_options};
+use integration::shim::{ERAS, Era, Form, Launch, Shim, Started, run, runc_options};
 use integration::spec::Spec;
-use integration::task::{TaskClient, V2, V3};
-use integration::{deadline, ensure, ensure_eq, paths};
+use integration::task::{V2, V3};
+use integration::{ensure, ensure_eq, paths};
 use tokio::process::Command;
 
 #[test]
@@ -224,71 +219,6 @@ fn debug_reaches_the_serving_process() -> Result {
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         ensure!(line.contains("-debug"), "{line}");
         ensure!(line.contains(&bundle.id) && line.contains(fixture.namespace()), "{line}");
-        shim.shutdown(&bundle.id).await?;
-        shim.gone().await
-    })
-}
-
-/// Processes and mounts of a fixture: what a start may leave besides files that the next one takes for its own.
-fn is_running(fixture: &Fixture) -> bool {
-    Snapshot::take(&fixture.scope()).items().any(|item| item.kind == Kind::Process)
-}
-
-#[test]
-fn shim_whose_starter_is_killed_before_it_has_answered_ends() -> Result {
-    if paths::is_go_shim() {
-        return skip("Go's shims stay");
-    }
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
-        // A pipe without room for an answer.
-        let (_reader, mut writer) = std::io::pipe()?;
-        let size = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096))?;
-        std::io::Write::write_all(&mut writer, &vec![0; usize::try_from(size)?])?;
-        let mut command = Launch::new(fixture, &bundle).command("start")?;
-        command.stdin(ProcessStdio::null()).stderr(ProcessStdio::null());
-        command.stdout(ProcessStdio::from(OwnedFd::from(writer)));
-        let mut starter = command.spawn()?;
-        let paths = socket_paths(&fixture.address(), fixture.namespace(), &bundle.id);
-        let socket = paths.first().cloned().unwrap_or_default();
-        deadline::until("a socket", deadline::HANG, || socket.exists()).await?;
-        let address = format!("unix://{}", socket.display());
-        let tasks = TaskClient::connect(&address, V2, fixture.namespace()).await?;
-        let shim = tasks.connect_task(&bundle.id).await?.shim_pid;
-        ensure!(is_alive(shim), "no shim");
-        starter.kill().await?;
-        deadline::until("the end of the shim", deadline::HANG, || !is_alive(shim)).await?;
-        ensure!(!socket.exists(), "its socket stays");
-        Ok(())
-    })
-}
-
-#[test]
-fn starter_that_is_killed_at_any_time_leaves_what_the_next_one_can_begin_with() -> Result {
-    const ROUNDS: u64 = 60;
-    if paths::is_go_shim() {
-        return skip("Go's shims stay");
-    }
-    scenario(async |fixture| {
-        let _sink = fixture.fake_containerd()?;
-        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
-        let mut command = Launch::new(fixture, &bundle).command("start")?;
-        command.stdin(ProcessStdio::null()).stdout(ProcessStdio::piped());
-        command.stderr(ProcessStdio::null());
-        for round in 0..ROUNDS {
-            let mut starter = command.spawn()?;
-            tokio::time::sleep(Duration::from_micros(100 * round)).await;
-            starter.start_kill()?;
-            let output = starter.wait_with_output().await?;
-            if output.status.success() {
-                let shim = Shim::connect(fixture, Started::read(&output.stdout)?).await?;
-                shim.shutdown(&bundle.id).await?;
-            }
-            let what = format!("the end of what round {round} left");
-            deadline::until(&what, deadline::HANG, || !is_running(fixture)).await?;
-        }
-        let shim = Launch::new(fixture, &bundle).start().await?;
         shim.shutdown(&bundle.id).await?;
         shim.gone().await
     })

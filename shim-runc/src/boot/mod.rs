@@ -3,11 +3,15 @@
 //! * `args`: the command line.
 //! * `socket` and `probe`: binding the socket of a group, or asking who has it already.
 //! * `aside`: work that may hang, in a process of its own.
+//! * `handshake`: between a starter and the shim that it has forked.
+//! * `address`: the file that older containerds look for.
 //! * `start`, `serve`, `delete`, `info`: the actions.
 
+mod address;
 pub mod args;
 mod aside;
 mod delete;
+mod handshake;
 mod info;
 pub(crate) mod probe;
 mod serve;

@@ -4,12 +4,9 @@ use std::{
     env,
     ffi::OsString,
     fs::File,
-    io::{self, Write},
-    net::Shutdown,
-    os::unix::{
-        fs::OpenOptionsExt,
-        net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
-    },
+    io,
+    os::unix::{fs::OpenOptionsExt, net::UnixListener as StdUnixListener},
+    path::Path,
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -18,14 +15,15 @@ use std::{
 use nix::fcntl::OFlag;
 use runtime_proto::{bootstrap::ENV_TTRPC_ADDRESS, errdefs::Code};
 use tokio::{
-    io::AsyncReadExt,
-    net::{UnixListener, UnixStream},
+    net::UnixListener,
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
 };
 
 use super::{
+    address,
     args::Args,
+    handshake::ToStarter,
     socket::{self, Bound, SocketFile},
 };
 use crate::{
@@ -40,10 +38,6 @@ use crate::{
     sys::{memory, process, title},
 };
 
-/// What a shim says to its starter when it serves.
-pub(super) const READY: &str = "ready";
-/// What the starter says then, when it has answered.
-pub(super) const ANSWERED: &[u8] = b"!";
 /// The descriptor of the socket for a shim that is not forked by us.
 const LISTENER_FD: i32 = 3;
 
@@ -54,33 +48,24 @@ const DESCRIPTORS: i32 = 16;
 /// system 90 s; a containerd that is away for longer learns of the exits from `delete`.
 const LAST_EVENTS: Duration = Duration::from_secs(4);
 
-/// What a shim needs to serve.
+/// For whom a shim serves.
 #[derive(Debug)]
-pub(super) struct Serve {
+pub(super) struct Purpose {
     pub(super) namespace: String,
     pub(super) id: String,
     pub(super) debug: bool,
     /// containerd's ttrpc socket.
     pub(super) events: String,
-    pub(super) listener: StdUnixListener,
-    /// The socket's file, if it is ours to remove.
-    pub(super) file: Option<SocketFile>,
 }
 
-/// Serves in a process forked by `start`, which reads from `starter` that we serve, or why not.
-pub(super) fn forked(serve: Serve, starter: StdUnixStream) -> ExitCode {
-    let mut starter = Some(starter);
-    match detach().and_then(|()| run(serve, &mut starter)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(mut starter) = starter {
-                // It reads it, unless it is gone.
-                let _ = starter.write_all(error.to_string().as_bytes());
-            }
-            tracing::error!(%error, "the shim cannot serve");
-            ExitCode::FAILURE
-        }
-    }
+/// A shim that only has to begin.
+#[derive(Debug)]
+pub(super) struct Shim {
+    purpose: Purpose,
+    runtime: Runtime,
+    listener: UnixListener,
+    /// The socket's file, if it is ours to remove.
+    file: Option<SocketFile>,
 }
 
 /// Serves in this process, on `-socket` or on the socket that we were started with.
@@ -103,21 +88,19 @@ pub(super) fn inherited(args: Args) -> Result<()> {
             (fd.into(), None)
         }
     };
-    let serve = Serve {
+    let purpose = Purpose {
         namespace: args.namespace,
         id: args.id,
         debug: args.debug,
         events: env::var(ENV_TTRPC_ADDRESS).unwrap_or_default(),
-        listener,
-        file,
     };
-    run(serve, &mut None)
+    Shim::new(purpose, listener, file)?.run(|| Ok(()))
 }
 
-/// Leaves the starter's session and streams; containerd waits for these to close.
+/// Leaves the starter's streams, first of all, since containerd waits for these to close; and its session.
 fn detach() -> Result<()> {
-    nix::unistd::setsid().map_err(|errno| Error::io("leave the session", errno))?;
     super::leave_streams()?;
+    nix::unistd::setsid().map_err(|errno| Error::io("leave the session", errno))?;
     // A wrong title is no reason not to serve.
     let _ = title::set(&visible_arguments());
     Ok(())
@@ -140,32 +123,64 @@ fn visible_arguments() -> Vec<OsString> {
     shown
 }
 
-fn run(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
-    let file = serve.file.clone();
-    run_with_socket(serve, starter).inspect_err(|_| {
-        // The starter does the same, unless it is gone.
-        if let Some(file) = file {
-            file.remove();
-        }
-    })
-}
+impl Shim {
+    /// Opens everything that a shim needs. It may be forked after that: its runtime has no thread yet.
+    pub(super) fn new(
+        purpose: Purpose,
+        listener: StdUnixListener,
+        file: Option<SocketFile>,
+    ) -> Result<Self> {
+        memory::frugal();
+        // Without them the runtime would panic.
+        process::enough_descriptors(DESCRIPTORS)
+            .map_err(|error| Error::io("open what a shim needs", error))?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::io("make the runtime", error))?;
+        let inside = runtime.enter();
+        let listener = listener
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(listener))
+            .map_err(|error| Error::io("prepare the socket", error))?;
+        drop(inside);
+        Ok(Self { purpose, runtime, listener, file })
+    }
 
-fn run_with_socket(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
-    memory::frugal();
-    // Without them the runtime would panic.
-    process::enough_descriptors(DESCRIPTORS)
-        .map_err(|error| Error::io("open what a shim needs", error))?;
-    process::become_subreaper().map_err(|error| Error::io("become a subreaper", error))?;
-    // Without a log the shim does its work all the same.
-    let _ = open_log();
-    Log::new(serve.debug).install();
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::io("make the runtime", error))?;
-    let done = runtime.block_on(serve_until_told(serve, starter));
-    Runtime::shutdown_background(runtime);
-    done
+    /// Serves in a process forked by `start`, at whose word it begins to.
+    pub(super) fn run_forked(self, starter: ToStarter) -> ExitCode {
+        let file = self.file.clone();
+        match detach().and_then(|()| self.run(|| starter.wait_for_word())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!(%error, "the shim does not serve");
+                if let Some(file) = file {
+                    file.remove();
+                }
+                address::remove(Path::new("."));
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Prepares itself, waits for `word`, and serves until it is told to end.
+    fn run(self, word: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        process::become_subreaper().map_err(|error| Error::io("become a subreaper", error))?;
+        // Without a log the shim does its work all the same.
+        let _ = open_log();
+        Log::new(self.purpose.debug).install();
+        let inside = self.runtime.enter();
+        let signals = Signals::listen().map_err(|error| Error::io("listen for signals", error))?;
+        let reaper = Reaper::new();
+        let children = reaper.listen().map_err(|error| Error::io("listen for children", error))?;
+        drop(inside);
+        word().map_err(|error| Error::io("wait for the starter's word", error))?;
+        let Self { purpose, runtime, listener, file } = self;
+        runtime.spawn(children);
+        runtime.block_on(serve_until_told(purpose, listener, file, signals, reaper));
+        runtime.shutdown_background();
+        Ok(())
+    }
 }
 
 /// Makes the bundle's fifo `log` our stderr, so that even a panic is read by the manager. Writes
@@ -184,56 +199,36 @@ fn open_log() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve_until_told(serve: Serve, starter: &mut Option<StdUnixStream>) -> Result<()> {
-    let failed = |doing: &'static str| move |error: io::Error| Error::io(doing, error);
-    let reaper = Reaper::new();
-    let publisher = Publisher::new(&serve.namespace);
+async fn serve_until_told(
+    purpose: Purpose,
+    listener: UnixListener,
+    file: Option<SocketFile>,
+    signals: Signals,
+    reaper: Reaper,
+) {
+    let publisher = Publisher::new(&purpose.namespace);
     let registry = Registry::default();
     let shared = Shared {
-        namespace: serve.namespace.as_str().into(),
-        reaper: reaper.clone(),
+        namespace: purpose.namespace.as_str().into(),
+        reaper,
         publisher: publisher.clone(),
     };
     let service = TaskService::new(shared, registry.clone());
-    let signals = Signals::listen().map_err(failed("listen for signals"))?;
-    serve.listener.set_nonblocking(true).map_err(failed("prepare the socket"))?;
-    let listener = UnixListener::from_std(serve.listener).map_err(failed("prepare the socket"))?;
-    tokio::spawn(reaper.listen().map_err(failed("listen for children"))?);
-    tokio::spawn(publisher.clone().run(serve.events));
+    tokio::spawn(publisher.clone().run(purpose.events));
     let server = tokio::spawn(server::serve(listener, Arc::new(service)));
-    if let Some(mut starter) = starter.take() {
-        let told =
-            starter.write_all(READY.as_bytes()).and_then(|()| starter.shutdown(Shutdown::Write));
-        told.map_err(failed("tell the starter"))?;
-        tokio::spawn(end_unless_known(starter, registry.clone()));
-    }
-    tracing::debug!(id = serve.id, "serving");
+    tracing::debug!(id = purpose.id, "serving");
     tokio::select! {
         () = registry.closed() => {}
         () = signals.until_told_to_end(&registry, &publisher) => {}
     }
     // Whoever comes from now on shall find no socket, and start a new shim.
-    if let Some(file) = serve.file {
+    if let Some(file) = file {
         file.remove();
     }
     server.abort();
     if !publisher.drain(LAST_EVENTS).await {
         let lost = publisher.backlog();
-        tracing::error!(id = serve.id, lost, "events could not be published before the end");
-    }
-    Ok(())
-}
-
-/// Ends a shim that nobody knows of: its starter was killed before it had answered.
-async fn end_unless_known(starter: StdUnixStream, registry: Registry) {
-    // Where it cannot be waited for, it is taken to have answered.
-    if starter.set_nonblocking(true).is_err() {
-        return;
-    }
-    let Ok(mut starter) = UnixStream::from_std(starter) else { return };
-    if starter.read_u8().await.is_err() {
-        tracing::warn!("the starter is gone, and has told nobody of this shim");
-        registry.close_if_empty();
+        tracing::error!(id = purpose.id, lost, "events could not be published before the end");
     }
 }
 

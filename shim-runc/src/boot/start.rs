@@ -2,20 +2,16 @@
 //!
 //! The new shim is a fork of this process, without exec: nothing has to be loaded, linked or
 //! parsed again, and it shares the pages of this image with every other shim. It is forked before
-//! any thread exists. It reports through a pair of sockets when it serves, or why it cannot, and is told when its address
-//! is known: should this process be killed before, the shim ends.
+//! any thread exists, when all is done that may fail, and serves at this process's word (`handshake`).
 
 use std::{
-    env, fs,
-    io::{self, Write},
-    os::unix::net::UnixStream,
+    env, io,
     path::{Path, PathBuf},
     process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
 use runtime_proto::{
     bootstrap::{Bootstrap, ENV_SCHED_CORE, ENV_TTRPC_ADDRESS, Extension, LogLevel, StartInput},
     errdefs::Code,
@@ -23,16 +19,16 @@ use runtime_proto::{
 };
 
 use super::{
+    address,
     args::Args,
-    aside::read_within,
+    handshake,
     probe::{self, Speaks},
-    serve::{self, Serve},
+    serve::{Purpose, Shim},
     socket::{self, Bound, DEFAULT_DIR, Group, MAX_PATH},
 };
 use crate::{
     cgroup,
     error::{Error, Result},
-    files,
     runc::options::RuncOptions,
     spec::Spec,
     sys::process::{self, Fork},
@@ -41,9 +37,6 @@ use crate::{
 /// How long to go on trying when the shim of the group is found and gone again, as it is when its
 /// last container was deleted just now.
 const JOIN_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long a forked shim may take until it serves, which takes it a millisecond.
-const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between attempts: about what a shim takes from its last answer to its end.
 const JOIN_PAUSE: Duration = Duration::from_millis(2);
@@ -135,7 +128,7 @@ impl Request {
     fn join(&self, speaks: Speaks, socket: &Path) -> Result<ExitCode> {
         let address = address(socket);
         if speaks.v2 {
-            self.write_address(&address)?;
+            address::write(&self.bundle, &address)?;
         }
         let answer = if self.modern {
             encoded(Bootstrap::ttrpc(if speaks.v3 { 3 } else { 2 }, address))?
@@ -149,52 +142,46 @@ impl Request {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Forks the shim, and answers for it.
+    /// Makes the shim, and answers for it. Whatever may fail is done before the fork.
     fn launch(&self, bound: Bound) -> Result<ExitCode> {
         let Bound { listener, file } = bound;
-        let prepared = self.prepare(file.path());
-        let forked = prepared.and_then(|()| {
-            let pair =
-                UnixStream::pair().map_err(|error| Error::io("make a pair of sockets", error))?;
+        let made = self.prepare(file.path()).and_then(|()| {
+            let shim = Shim::new(self.purpose(), listener, Some(file.clone()))?;
+            let ends = handshake::pair().map_err(|error| Error::io("make a pipe", error))?;
             let forked = process::fork().map_err(|error| Error::io("fork the shim", error))?;
-            Ok((pair, forked))
+            Ok((shim, ends, forked))
         });
-        let ((mut ours, shims), forked) = forked.inspect_err(|_| {
+        let (shim, (to_shim, to_starter), forked) = made.inspect_err(|_| {
             file.remove();
-            self.remove_address();
+            address::remove(&self.bundle);
         })?;
         match forked {
             Fork::Child => {
-                drop(ours);
-                let serve = Serve {
-                    namespace: self.args.namespace.clone(),
-                    id: self.args.id.clone(),
-                    debug: self.debug,
-                    events: self.events.clone(),
-                    listener,
-                    file: Some(file),
-                };
-                Ok(serve::forked(serve, shims))
+                drop(to_shim);
+                Ok(shim.run_forked(to_starter))
             }
-            Fork::Parent(shim) => {
-                drop((listener, shims));
-                let done = self.attend(&mut ours, file.path());
-                if done.is_err() {
-                    // What is not a shim by now must not become one.
-                    let _ = process::kill(shim, Signal::SIGKILL as i32);
-                    process::wait_for(shim);
-                    file.remove();
-                    self.remove_address();
-                }
-                done.map(|()| ExitCode::SUCCESS)
+            Fork::Parent(_) => {
+                // Without the word the shim cleans up and ends.
+                self.answer(file.path())?;
+                to_shim.serve().map_err(|error| Error::io("let the shim serve", error))?;
+                // The runtime that is open here, too, is the shim's: this process must not take it apart.
+                process::end()
             }
         }
     }
 
-    /// What must be done before the fork. This process puts itself where the shim is to be, which
-    /// then begins there: once it serves, others may have joined it, and nothing must fail any more.
+    fn purpose(&self) -> Purpose {
+        Purpose {
+            namespace: self.args.namespace.clone(),
+            id: self.args.id.clone(),
+            debug: self.debug,
+            events: self.events.clone(),
+        }
+    }
+
+    /// Puts this process where the shim is to be, which then begins there, and leaves the address.
     fn prepare(&self, socket: &Path) -> Result<()> {
-        self.write_address(&address(socket))?;
+        address::write(&self.bundle, &address(socket))?;
         if env::var_os(ENV_SCHED_CORE).is_some_and(|value| !value.is_empty()) {
             process::share_core().map_err(|error| Error::io("enable core scheduling", error))?;
         }
@@ -207,35 +194,11 @@ impl Request {
             .map_err(|error| error.within("adjust the shim's OOM score"))
     }
 
-    /// What must be done after it: waits until the shim serves, answers, and tells it so.
-    fn attend(&self, shim: &mut UnixStream, socket: &Path) -> Result<()> {
-        let said = read_within(shim, READY_LIMIT)
-            .map_err(|error| Error::io("wait for the shim to serve", error))?;
-        if said != serve::READY {
-            let why = if said.is_empty() { "it ended without a word" } else { said.as_str() };
-            return Err(Error::new(Code::Unknown, format!("the shim does not serve: {why}")));
-        }
+    fn answer(&self, socket: &Path) -> Result<()> {
         let address = address(socket);
         let answer =
             if self.modern { encoded(Bootstrap::ttrpc(3, address))? } else { address.into_bytes() };
-        super::print(&answer)?;
-        shim.write_all(serve::ANSWERED).map_err(|error| Error::io("tell the shim", error))
-    }
-
-    /// Leaves the address in the bundle, where containerd 1.6 and 1.7 look for it: a node may come to have one of these again
-    /// while the container runs.
-    fn write_address(&self, address: &str) -> Result<()> {
-        let path = self.bundle.join("address");
-        let temporary = self.bundle.join(".address");
-        let written = files::write(&temporary, address.as_bytes(), 0o644);
-        written.and_then(|()| fs::rename(&temporary, &path)).map_err(|error| {
-            let _ = fs::remove_file(&temporary);
-            Error::io(format!("write {}", path.display()), error)
-        })
-    }
-
-    fn remove_address(&self) {
-        let _ = fs::remove_file(self.bundle.join("address"));
+        super::print(&answer)
     }
 }
 

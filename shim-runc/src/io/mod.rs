@@ -3,7 +3,7 @@
 //! * `uri` and `plan` read the request; nothing is opened before all of it is understood.
 //! * `open` opens it all, through `node`, `pipe`, `fifo`, `file`, `console` and `binary` (with
 //!   `inherit`). No open waits for a peer, so a client that never comes holds up nobody.
-//! * `source` and `relay` move bytes; `output` and `input` are the tasks that do so.
+//! * `source` and `relay` move bytes, with larger pipes where a `surge` comes; `output` and `input` are the tasks that do so.
 //!
 //! While nothing happens, no task wakes up and no buffer is allocated. The one exception is a peer
 //! the kernel does not announce: a late reader, or a terminal that nobody holds open.
@@ -21,6 +21,7 @@ mod pipe;
 pub(crate) mod plan;
 mod relay;
 mod source;
+mod surge;
 pub(crate) mod uri;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use nix::{
 };
 use tokio::task::coop::consume_budget;
 
-use super::{Watched, source::Source};
+use super::{Watched, source::Source, surge::Surge};
 
 /// What is copied at once: a write of this size to a fifo is atomic and takes one slot (`PIPE_BUF`).
 pub(super) const COPY_CHUNK: usize = 4096;
@@ -57,12 +57,14 @@ pub(super) struct Relay {
     mode: Mode,
     /// Read but not yet taken by the sink; allocated only while that is so.
     held: Vec<u8>,
+    surge: Surge,
 }
 
 impl Relay {
     /// `pipes`: both ends are pipes or fifos.
     pub(super) fn new(pipes: bool) -> Self {
-        Self { mode: if pipes { Mode::Trickle } else { Mode::CopyOnly }, held: Vec::new() }
+        let mode = if pipes { Mode::Trickle } else { Mode::CopyOnly };
+        Self { mode, held: Vec::new(), surge: Surge::default() }
     }
 
     /// Moves everything up to the end of `source`.
@@ -114,6 +116,9 @@ impl Relay {
             Ok(moved) => {
                 if moved < COPY_CHUNK {
                     self.mode = Mode::Trickle;
+                    self.surge.over([source, sink]);
+                } else {
+                    self.surge.moved(moved, [source, sink]);
                 }
                 Step::Moved
             }

@@ -6,13 +6,14 @@ use std::{
     io,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::{fs::MetadataExt, process::CommandExt},
+        unix::process::CommandExt,
     },
     process::Command,
 };
 
 use nix::{
     errno::Errno,
+    sched::{CloneFlags, unshare},
     sys::{signal::Signal, wait::WaitPidFlag},
     unistd::{ForkResult, Pid},
 };
@@ -32,10 +33,10 @@ pub enum Fork {
 /// When threads exist, since they and the locks they hold would not be in the child; or when the
 /// kernel refuses.
 pub fn fork() -> io::Result<Fork> {
-    // The directory has a link from each thread's, beside the two that every directory has.
-    let threads = std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2);
-    if threads != 1 {
-        return Err(io::Error::other(format!("cannot fork with {threads} threads")));
+    // The cheapest way to ask: it has no effect with one thread, and is refused with more. Where a filter does not let us ask,
+    // that is no answer.
+    if unshare(CloneFlags::CLONE_THREAD) == Err(Errno::EINVAL) {
+        return Err(io::Error::other("cannot fork with threads"));
     }
     // SAFETY: there is one thread, so the child has every lock free and may go on as the parent.
     match unsafe { nix::unistd::fork() }? {
