@@ -3,7 +3,7 @@
 //!
 //! # Parts, from the bottom up
 //!
-//! * `config`, `logging`, `notify`, `lock`, `listen`: what the daemon is told, and its place.
+//! * `sys`, `config`, `logging`, `notify`, `lock`, `listen`: its memory; what the daemon is told, and its place.
 //! * `api`, `convert`: messages of gRPC, and the one place where they meet those of shims.
 //! * `grpc`, `containerd`: serving a call; calling the containerd behind.
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
@@ -37,6 +37,7 @@ mod proxy;
 mod serve;
 mod server;
 mod stores;
+mod sys;
 mod tasks;
 
 use std::{
@@ -108,6 +109,7 @@ fn tell(error: &dyn Error) {
 fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let settings = Settings::new(given, config.as_deref())?;
     logging::start(&settings.log_level, settings.log_format)?;
+    sys::share_arena();
     let claims = serve::Claims::take(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(serve::serve(&settings, claims))?)
@@ -115,6 +117,7 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
 
 fn attach(options: &attach::Options) -> Result<(), Box<dyn Error>> {
     let verbosity = logging::start(&options.log_level, options.log_format)?;
+    sys::share_arena();
     let socket = attach::bind(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(attach::serve(options, socket, verbosity))?)
