@@ -173,11 +173,7 @@ async fn an_idle_logger_is_asked_to_end() {
 
 #[tokio::test]
 async fn a_stubborn_logger_is_killed() {
-    let client = client(
-        "binary",
-        "trap '' TERM; echo $$ >pid; exec 5>&-
-        while :; do sleep 1000; done",
-    );
+    let client = client("binary", "trap '' TERM; echo $$ >pid; exec 5>&-; exec sleep 1000");
     let Target::Binary(uri) = Target::parse(&client.stdout).unwrap() else { panic!() };
     let owner = client.request(&ThreadSpawn).owner;
     let started = soon(Logger::start(&ThreadSpawn, &uri, owner, "box", "tests")).await.unwrap();
