@@ -33,6 +33,12 @@ impl Narrow {
     fn limit(&self, most: &str) -> Result {
         Ok(std::fs::write(self.0.join("pids.max"), most)?)
     }
+
+    /// Removes it, once those in it have been waited for.
+    async fn end(self) -> Result {
+        let removed = || std::fs::remove_dir(&self.0).is_ok();
+        deadline::until("the removal of the narrow cgroup", deadline::HANG, removed).await
+    }
 }
 
 impl Drop for Narrow {
@@ -89,6 +95,7 @@ fn shim_that_gets_no_process_and_no_thread_fails_that_call_and_lives_on() -> Res
         narrow.limit("max")?;
         tasks.delete(id, "").await?;
         container.shim.retire(&other.id).await?;
-        container.shim.gone().await
+        container.shim.gone().await?;
+        narrow.end().await
     })
 }

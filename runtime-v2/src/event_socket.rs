@@ -75,9 +75,9 @@ impl Handler for Forward {
             .map_err(|error| Code::InvalidArgument.status(&error.to_string()))?;
         let envelope = forwarded.envelope.into_option().unwrap_or_default();
         check(&envelope).map_err(|why| Code::InvalidArgument.status(why))?;
-        self.manager.observe(&envelope).await;
-        let published = self.sink.publish(envelope).await;
+        let published = self.sink.publish(envelope.clone()).await;
         published.map_err(|error| error.kind().status(&error.to_string()))?;
+        self.manager.observe(&envelope).await;
         Ok(Empty::new().write_to_bytes().unwrap_or_default())
     }
 }

@@ -223,7 +223,8 @@ impl TaskManager {
     }
 
     /// Learns from an event of a shim what the manager need not say again, should that shim die.
-    /// To be called with every event that passes through the embedder, before it is handed on.
+    /// To be called with every event that passes through the embedder, once it is handed on: what
+    /// is noted before would be lost with an embedder that is killed in between.
     pub async fn observe(&self, event: &Envelope) {
         self.inner.begin_to_hear();
         let Some((key, end)) = observed::read(event) else { return };

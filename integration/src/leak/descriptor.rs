@@ -33,6 +33,12 @@ impl Descriptors {
         self.0.retain(|_, count| *count > 0);
     }
 
+    /// Whether one of them leads to a directory.
+    #[must_use]
+    pub fn has_directory(&self) -> bool {
+        self.0.keys().any(|target| Path::new(target).is_dir())
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

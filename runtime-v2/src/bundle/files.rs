@@ -198,7 +198,9 @@ impl Bundle {
     pub(crate) fn write_end(&self, end: EndNote) -> Result<()> {
         let text = serde_json::to_vec(&end)
             .map_err(|error| Error::caused(Code::Internal, "encode an end", error))?;
-        write_atomic(&self.path().join(END), &text, 0o600)
+        // An event is told twice when its manager is killed before this. So it is not put off by a disk: behind a power
+        // failure there is no container either.
+        write_whole(&self.path().join(END), &text, 0o600, |_| Ok(()))
     }
 
     /// What was published about the end.
@@ -228,25 +230,33 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Writes a file that is whole whenever it is seen, even after a power failure.
 fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write_whole(path, bytes, mode, File::sync_all)
+}
+
+/// Writes a file that is whole whenever it is seen; behind a power failure, if `secure` sees to it.
+fn write_whole(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    secure: fn(&File) -> io::Result<()>,
+) -> Result<()> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     let temporary = path.with_file_name(name);
-    let written = replace(&temporary, path, bytes, mode);
+    let written = open_anew(&temporary, mode)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| secure(&file)))
+        .and_then(|()| fs::rename(&temporary, path));
     written.map_err(|error| {
         let _ = fs::remove_file(&temporary);
         Error::io(format!("write {}", path.display()), error)
     })
 }
 
-fn replace(temporary: &Path, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    match fs::remove_file(temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+fn open_anew(path: &Path, mode: u32) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => open_new(path, mode),
     }
-    let mut file = open_new(temporary, mode)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(temporary, path)
 }
 
 fn open_new(path: &Path, mode: u32) -> io::Result<File> {

@@ -187,6 +187,21 @@ async fn the_end_of_a_killed_shim_is_told_though_the_manager_dies_before_it_coul
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_exit_whose_manager_died_before_it_was_handed_on_is_not_taken_for_told() {
+    let mut host = Fixture::without_manager(&good());
+    fs::write(host.path("hold"), "").unwrap();
+    let apart = Apart::spawn(&job(&host, &after_start(&["kill c1"])));
+    eventually("held", || host.path("held").exists()).await;
+    apart.kill();
+    host.start_manager();
+    assert_eq!(host.load().await.loaded, [key("c1")]);
+    assert_eq!(timed(host.manager().delete(&key("c1"))).await.unwrap().status, 137);
+    host.assert_clean().await;
+    let (exits, deletes) = ends(&host, "c1");
+    assert_eq!((exits.len(), deletes.len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_together_manager_and_shim_leave_nothing_and_the_end_is_told() {
     let mut host = Fixture::without_manager(&json!({ "delete_pid": 4242 }));
     let apart = Apart::spawn(&job(&host, &after_start(&[])));
@@ -229,12 +244,12 @@ async fn killed_at_any_moment_a_manager_leaves_what_the_next_one_can_go_on_with(
         host.stop_manager().await;
     }
     for id in ids {
-        let (mut exits, mut deletes) = ends(&host, id);
-        for (what, pids) in [("exit", &mut exits), ("delete", &mut deletes)] {
-            let all = pids.len();
+        let (exits, deletes) = ends(&host, id);
+        for (what, mut pids) in [("exit", exits), ("delete", deletes)] {
+            // One that was handed on when its manager was killed may not have been noted.
             pids.sort_unstable();
-            pids.dedup();
-            assert_eq!(pids.len(), all, "{id}: an {what} was told twice");
+            let more_than_twice = pids.windows(3).any(|told| told[0] == told[2]);
+            assert!(!more_than_twice, "{id}: an {what} was told more than twice: {pids:?}");
         }
     }
 }
