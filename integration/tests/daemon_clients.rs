@@ -18,7 +18,7 @@ use tokio::process::Child;
 /// Whether a create ended because of its caller.
 fn gone_away(daemon: &Daemon<'_>, id: &str) -> bool {
     let log = daemon.log();
-    log.lines().any(|line| line.contains(id) && line.contains("the caller went away"))
+    log.lines().any(|line| line.contains(id) && line.contains("the caller has given up"))
 }
 
 async fn dies(mut child: Child) -> Result {
