@@ -37,17 +37,11 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Deletes a task. Callers of the same task take turns.
 pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exit> {
     let key = entry.shim.key();
-    let turn = entry.turn.lock().await;
+    let _turn = entry.turn.lock().await;
     if !inner.is_current(entry) {
         return Err(not_found(key));
     }
     if let Some(exit) = entry.deleted() {
-        if !entry.shim.is_ending() {
-            // A load found that there is no such task; what there is instead, it removes.
-            drop(turn);
-            entry.ended().await;
-            return Err(not_found(key));
-        }
         return finish(inner, entry, exit, Told::NONE).await;
     }
     let mut request = DeleteRequest::new();

@@ -179,6 +179,8 @@ struct Record {
     published: Option<Exit>,
     /// The answer of the shim's Delete; the rest of the deletion may still be to do.
     deleted: Option<Exit>,
+    /// Whether a load has found a shim without this task.
+    leaked: bool,
 }
 
 impl Record {
@@ -281,6 +283,17 @@ impl Entry {
 
     pub(crate) fn note_deleted(&self, exit: Exit) {
         self.record().deleted = Some(exit);
+    }
+
+    /// Notes that there is no such task: its shim is ended by the load that has found it.
+    pub(crate) fn note_leaked(&self, exit: Exit) {
+        let mut record = self.record();
+        (record.deleted, record.leaked) = (Some(exit), true);
+    }
+
+    /// Whether it is no task to anybody who looks for one.
+    pub(crate) fn is_leaked(&self) -> bool {
+        self.record().leaked
     }
 
     /// Tells those that wait that nothing more will come.

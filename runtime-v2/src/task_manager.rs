@@ -173,10 +173,11 @@ impl TaskManager {
 
     /// The entry of an id, once a load that is under way knows what it is.
     async fn decided(&self, key: &Key) -> Result<Arc<Entry>> {
-        if self.inner.entry(key).is_none() {
+        let task = || self.inner.entry(key).filter(|entry| !entry.is_leaked());
+        if task().is_none() {
             self.inner.shims.decided(key).await;
         }
-        self.inner.entry(key).ok_or_else(|| not_found(key))
+        task().ok_or_else(|| not_found(key))
     }
 
     /// All tasks, or those of one namespace, in order of their ids.

@@ -20,7 +20,7 @@ use crate::{
 /// Cleans up behind one bundle; its id is free when that is done.
 pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost: Lost) {
     match lost {
-        Lost::Leaked(entry) => reap(inner, &entry).await,
+        Lost::Leaked(entry) => reap(inner, &entry, &mut reservation).await,
         Lost::Dead(dead) => bury(inner, &dead, &mut reservation).await,
     }
     drop(reservation);
@@ -33,7 +33,7 @@ pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost
 ///
 /// Or the task was deleted for an earlier manager that did not live to hear of it. Then the shim may
 /// still be about to tell so, and whatever half of the end is told calls for the other half.
-async fn reap(inner: &Inner, entry: &Arc<Entry>) {
+async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) {
     let shim = &entry.shim;
     tracing::info!(key = %shim.key(), "ending a shim without a task");
     let end = entry.deleted().unwrap_or_else(|| dead_shim::unknown_exit(None));
@@ -50,6 +50,10 @@ async fn reap(inner: &Inner, entry: &Arc<Entry>) {
         dead_shim::end_remains(inner, shim).await;
     }
     let told = entry.told() != Told::NONE && due == Told::BOTH;
+    if told {
+        // As below.
+        reservation.decide();
+    }
     if !told || dead_shim::tell_rest(inner, entry, &end).await == Published::Out {
         dead_shim::remove_bundle(inner, shim.bundle()).await;
     }

@@ -126,8 +126,7 @@ async fn judge(inner: &Inner, answered: Answered) -> Examined {
     if !leaked {
         return Examined::Live(entry);
     }
-    // It is no task to anybody who looks for one.
-    entry.note_deleted(entry.published().unwrap_or_else(|| unknown_exit(None)));
+    entry.note_leaked(entry.published().unwrap_or_else(|| unknown_exit(None)));
     Examined::Lost(Lost::Leaked(entry))
 }
 

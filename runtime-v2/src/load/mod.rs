@@ -169,7 +169,7 @@ async fn examine_all(
     }
     let mut lost = Vec::new();
     while let Some(examined) = examining.join_next().await {
-        let Ok((mut reservation, examined)) = examined else { continue };
+        let Ok((reservation, examined)) = examined else { continue };
         let key = reservation.key().clone();
         match examined {
             Examined::Live(entry) => {
@@ -182,7 +182,6 @@ async fn examine_all(
             Examined::Lost(what) => {
                 if let Lost::Leaked(entry) = &what {
                     inner.listen(entry);
-                    reservation.decide();
                 }
                 lost.push((reservation, what));
             }
