@@ -109,10 +109,11 @@ impl Logger {
         };
         let tails = [stdout.ours, stderr.ours];
         let logger = Self { child, gone: AtomicBool::new(false), tails };
-        logger
-            .await_ready(ready.into(), uri.strict)
-            .await
-            .map_err(|error| error.within(format_args!("logging binary {program}")))?;
+        if let Err(error) = logger.await_ready(ready.into(), uri.strict).await {
+            // Whoever hears of the failure is to find nothing of it.
+            logger.end(Signal::SIGKILL, KILL_TIMEOUT).await;
+            return Err(error.within(format_args!("logging binary {program}")));
+        }
         Ok(Started { logger, stdout: stdout.child, stderr: stderr.child })
     }
 
@@ -174,13 +175,21 @@ impl Logger {
             return;
         }
         for (signal, wait) in [(Signal::SIGTERM, patience), (Signal::SIGKILL, KILL_TIMEOUT)] {
-            // A signal that cannot be sent leaves the wait, which is bounded.
-            let _ = self.child.kill(signal);
-            if timeout(wait, self.child.exited()).await.is_ok() {
-                self.gone.store(true, Ordering::Relaxed);
+            if self.end(signal, wait).await {
                 return;
             }
         }
+    }
+
+    /// Sends a signal and waits for the end, for so long; false if it has not come by then.
+    async fn end(&self, signal: Signal, wait: Duration) -> bool {
+        // A signal that cannot be sent leaves the wait, which is bounded.
+        let _ = self.child.kill(signal);
+        let ended = timeout(wait, self.child.exited()).await.is_ok();
+        if ended {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        ended
     }
 }
 
