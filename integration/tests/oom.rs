@@ -7,13 +7,14 @@ use integration::cgroup::Cgroups;
 use integration::container::{Container, with_runtime};
 use integration::failure::Result;
 use integration::fakectrd::FakeContainerd;
+use integration::fakerunc::{FakeRunc, Gate, Rule};
 use integration::fixture::Fixture;
 use integration::hybrid::both_runtimes;
 use integration::scenario::{scenario, skip};
-use integration::shim::Launch;
+use integration::shim::{Launch, is_alive};
 use integration::spec::Spec;
 use integration::stdio::Stdio;
-use integration::{ensure, ensure_eq, paths};
+use integration::{deadline, ensure, ensure_eq, paths};
 
 const SLEEP: [&str; 2] = ["sleep", "1000"];
 
@@ -52,6 +53,37 @@ fn kill_of_init_is_told_once_and_before_its_end() -> Result {
                 ensure_eq!(sink.words(id)?, right, "events of {name}");
             }
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn kill_during_a_start_is_told_after_it() -> Result {
+    if paths::is_go_shim() {
+        return skip("Go's shims do not promise the order");
+    }
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let mut fake = FakeRunc::install(fixture)?;
+        let (spec, none) = (hungry(), Stdio::null());
+        let container = Container::create(fixture, "a", &spec, &none, Some(&fake.path)).await?;
+        let (id, tasks) = (container.id().to_owned(), container.shim.tasks.clone());
+        let gate = Gate::new(fixture, "start");
+        fake.obey(&[Rule { gate_after: Some(gate.path.clone()), ..Rule::on("start") }])?;
+        let pid = tasks.state(&id, "").await?.pid;
+        let start = tokio::spawn({
+            let (id, tasks) = (id.clone(), tasks.clone());
+            async move { tasks.start(&id, "").await }
+        });
+        gate.reached().await?;
+        deadline::until("the end of init", deadline::HANG, || !is_alive(pid)).await?;
+        // An answer means that the shim has seen what was there before it was asked.
+        tasks.state(&id, "").await?;
+        gate.open()?;
+        start.await??;
+        tasks.wait(&id, "").await?;
+        container.retire().await?;
+        ensure_eq!(sink.words(&id)?, ["create", "start", "oom", "exit", "delete"], "events");
         Ok(())
     })
 }

@@ -26,7 +26,7 @@ const LEFTOVERS: Duration = Duration::from_secs(10);
 impl Container {
     /// Waits for init's end, ends what it leaves behind, and tells.
     pub(super) async fn watch_init(self: Arc<Self>, exit: ExitWaiter, oom: Option<OomWatch>) {
-        let exit = self.watch_until(exit, oom.as_ref()).await;
+        let (exit, oom_untold) = self.watch_until(exit, oom.as_ref()).await;
         self.with_ledger(crate::exits::Ledger::init_exited);
         if self.outlives_init {
             self.kill_leftovers().await;
@@ -35,6 +35,9 @@ impl Container {
         let _gate = self.init.start_gate.lock().await;
         if let Some(io) = self.init.io() {
             io.exited();
+        }
+        if oom_untold {
+            self.publish_oom();
         }
         self.report_oom(oom.as_ref());
         drop(oom);
@@ -92,22 +95,25 @@ impl Container {
         self.with_ledger(crate::exits::Ledger::end_exec);
     }
 
-    /// Waits for init's end; OOM kills are told as they come.
-    async fn watch_until(&self, exit: ExitWaiter, oom: Option<&OomWatch>) -> Exit {
+    /// Waits for init's end; OOM kills are told as they come, but not before the start. Says, too, whether one is still to
+    /// be told: a start may hang, and is given up only when this has returned.
+    async fn watch_until(&self, exit: ExitWaiter, oom: Option<&OomWatch>) -> (Exit, bool) {
         let exit = exit.wait();
         tokio::pin!(exit);
         if let Some(oom) = oom {
             loop {
                 tokio::select! {
-                    exit = &mut exit => return exit,
-                    killed = oom.next() => match killed {
-                        Some(()) => self.publish_oom(),
-                        None => break,
-                    },
+                    exit = &mut exit => return (exit, false),
+                    killed = oom.next() => if killed.is_none() { break },
+                }
+                tokio::select! {
+                    biased;
+                    _gate = self.init.start_gate.lock() => self.publish_oom(),
+                    exit = &mut exit => return (exit, true),
                 }
             }
         }
-        exit.await
+        (exit.await, false)
     }
 
     /// Tells of a kill that the watch has not told yet: that of init, mostly.
