@@ -162,9 +162,15 @@ fn starter_that_is_killed_at_any_time_leaves_what_the_next_one_can_begin_with() 
             tokio::time::sleep(Duration::from_micros(100 * round)).await;
             starter.start_kill()?;
             let output = starter.wait_with_output().await?;
+            let answered = Started::read(&output.stdout);
             if output.status.success() {
-                let shim = Shim::connect(fixture, Started::read(&output.stdout)?).await?;
+                let shim = Shim::connect(fixture, answered?).await?;
                 shim.shutdown(&bundle.id).await?;
+            } else if let Ok(started) = answered
+                && let Ok(shim) = Shim::connect(fixture, started).await
+            {
+                // Killed behind its last word it has left a shim, of which the answer tells; otherwise that is ending.
+                let _ = shim.shutdown(&bundle.id).await;
             }
             let what = format!("the end of what round {round} left");
             until(&what, HANG, || !is_running(fixture)).await?;

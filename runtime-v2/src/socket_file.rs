@@ -7,10 +7,10 @@ use crate::address;
 /// A socket that accepts is alive; one that does not answer at all is not ours to judge.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A process that has closed one connection may be a moment from closing its listener; half a
-/// second of tries.
+/// A process that has closed one connection may be a moment from closing its listener, and one that
+/// was killed gets to that when the scheduler lets it: three seconds of tries.
 const ENDING_PAUSE: Duration = Duration::from_millis(10);
-const ENDING_TRIES: u32 = 50;
+const ENDING_TRIES: u32 = 300;
 
 /// Removes the socket file of the address of a shim that has ended, or is about to.
 pub(crate) async fn remove_of_ended(address: &str) {
