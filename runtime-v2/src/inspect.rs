@@ -11,13 +11,13 @@ use runtime_proto::{
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
-    bundle::{Bundle, Located},
+    bundle::{Bundle, Located, Origin},
     client::TaskClient,
     config::Config,
     error::{self, Error, Result},
     id::Key,
     load,
-    shim::{Origin, Parts, Shim},
+    shim::{Parts, Shim},
     shim_manager,
     shim_users::Users,
     task::{ProcessId, ProcessState, pids, state},

@@ -11,7 +11,7 @@ use runtime_proto::{bootstrap::Bootstrap, task::ShutdownRequest, types::Empty};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    bundle::Bundle,
+    bundle::{Bundle, Origin},
     client::{First, TaskClient},
     error::{self, Result},
     id::Key,
@@ -19,15 +19,6 @@ use crate::{
     shim_users::{Use, Users},
     socket_file, stray,
 };
-
-/// How an entry came to its shim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// Its `start` was run in this bundle. It may still have joined the shim of its group.
-    Started,
-    /// By the address of the sandbox it belongs to.
-    Joined,
-}
 
 /// A shim, as it serves one bundle.
 #[derive(Debug)]
@@ -57,7 +48,7 @@ pub(crate) struct Parts {
 impl Shim {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { bundle, location, client, binary, origin, log, users } = parts;
-        let using = Mutex::new(Some(users.begin(&location.address)));
+        let using = Mutex::new(Some(users.begin(&location.address, origin.is_ours())));
         Self { bundle, location, client, binary, origin, log: Mutex::new(log), using, users }
     }
 
@@ -159,7 +150,7 @@ impl Shim {
     /// Asks the process to end, closes the connection, and reads the last of the log.
     ///
     /// A shim that serves other containers ignores the request until the last one. If no other
-    /// entry of the manager uses it, one that was started must end, and is made to.
+    /// entry of the manager uses it, one that it started must end, and is made to.
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.begin_end();
         let deadline = Instant::now() + limit;
@@ -168,7 +159,7 @@ impl Shim {
         let asked: Result<Empty> = self.call("Shutdown", &request, Some(limit)).await;
         match asked {
             // The answer comes before the end; too long a wait shows below.
-            Ok(_) if self.is_unused() && self.origin == Origin::Started => {
+            Ok(_) if self.is_unused() && self.origin.is_ours() => {
                 let _ = timeout_at(deadline, self.client.closed()).await;
             }
             Err(error) if !error::is_closed(&error) => {
@@ -195,10 +186,9 @@ impl Shim {
         }
     }
 
-    /// Makes sure of the end of a process, unless it is still used. One that was joined belongs to
-    /// a sandbox, and is left alone.
+    /// Makes sure of the end of a process, unless it is still used or somebody else looks after it.
     pub(crate) async fn force_end(&self) {
-        if self.origin == Origin::Started && self.is_unused() {
+        if self.origin.is_ours() && self.is_unused() {
             let (binary, address) = (self.binary(), Some(self.address()));
             stray::make_sure(&self.bundle, binary, address, &self.users).await;
         }
@@ -211,15 +201,16 @@ impl Shim {
         }
     }
 
-    /// Removes the socket of a process that is not used any more, if it has ended. That of a
-    /// sandbox may well live on, so it is not waited for.
+    /// Removes the socket of a process that is not used any more, if it has ended. One that
+    /// somebody else looks after may well live on, so it is not waited for.
     pub(crate) async fn remove_socket(&self) {
         if !self.is_unused() {
             return;
         }
-        match self.origin {
-            Origin::Started => socket_file::remove_of_ended(self.address()).await,
-            Origin::Joined => socket_file::remove_of_dead(self.address()).await,
+        if self.origin.is_ours() {
+            socket_file::remove_of_ended(self.address()).await;
+        } else {
+            socket_file::remove_of_dead(self.address()).await;
         }
     }
 }

@@ -12,7 +12,15 @@ use std::{
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Users {
     /// A plain lock: held for counting only.
-    counts: Arc<Mutex<HashMap<String, usize>>>,
+    counts: Arc<Mutex<HashMap<String, Count>>>,
+}
+
+/// How an address is used.
+#[derive(Debug, Default)]
+struct Count {
+    users: usize,
+    /// Whether one of them, though it may have left, has started the process.
+    ours: bool,
 }
 
 /// One use of an address; dropping it ends the use.
@@ -23,19 +31,28 @@ pub(crate) struct Use {
 }
 
 impl Users {
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, Count>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a use.
-    pub(crate) fn begin(&self, address: &str) -> Use {
-        *self.counts().entry(address.to_owned()).or_default() += 1;
+    /// Begins a use, of a process that this manager has to end or not.
+    pub(crate) fn begin(&self, address: &str, ours: bool) -> Use {
+        let mut counts = self.counts();
+        let count = counts.entry(address.to_owned()).or_default();
+        count.users += 1;
+        count.ours |= ours;
+        drop(counts);
         Use { users: self.clone(), address: address.to_owned() }
     }
 
     /// All addresses in use.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.counts().keys().cloned().collect()
+    }
+
+    /// Whether an address is in use, and the process there is this manager's to end.
+    pub(crate) fn is_ours(&self, address: &str) -> bool {
+        self.counts().get(address).is_some_and(|count| count.ours)
     }
 
     /// Whether an address is in use.
@@ -48,8 +65,8 @@ impl Drop for Use {
     fn drop(&mut self) {
         let mut counts = self.users.counts();
         if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
+            count.users -= 1;
+            if count.users == 0 {
                 counts.remove(&self.address);
             }
         }
@@ -63,10 +80,13 @@ mod tests {
     #[test]
     fn an_address_is_in_use_until_its_last_user_leaves() {
         let users = Users::default();
-        let (first, second) = (users.begin("a"), users.begin("a"));
+        let (first, second) = (users.begin("a", true), users.begin("a", false));
         drop(first);
         assert!(users.any("a") && !users.any("b"));
+        assert!(users.is_ours("a"), "whoever started it");
         drop(second);
         assert!(!users.any("a"));
+        let _other = users.begin("a", false);
+        assert!(!users.is_ours("a"), "another process");
     }
 }

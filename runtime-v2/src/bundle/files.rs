@@ -14,7 +14,7 @@ use runtime_proto::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Bundle;
+use super::{Bundle, Origin};
 use crate::{
     error::{Error, Result},
     hearing::Told,
@@ -27,6 +27,7 @@ const BOOTSTRAP: &str = "bootstrap.json";
 const ADDRESS: &str = "address";
 const BINARY_PATH: &str = "shim-binary-path";
 const SANDBOX: &str = "sandbox";
+const SHARED: &str = "shim-shared";
 const LOG: &str = "log";
 const INIT_PID: &str = "init.pid";
 const END: &str = "end.json";
@@ -170,11 +171,15 @@ impl Bundle {
         Some(PathBuf::from(text.trim())).filter(|path| path.is_absolute())
     }
 
-    /// Notes in whose shim this container is.
+    /// Notes in whose shim this container is, and how it came there.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn write_sandbox(&self, sandbox: &str) -> Result<()> {
+    pub(crate) fn write_sandbox(&self, sandbox: &str, origin: Origin) -> Result<()> {
+        if origin == Origin::Shared {
+            // Beside the file that containerd knows, which is the sandbox's id and nothing more.
+            write_atomic(&self.path().join(SHARED), &[], 0o600)?;
+        }
         write_atomic(&self.path().join(SANDBOX), sandbox.as_bytes(), 0o600)
     }
 
@@ -182,6 +187,15 @@ impl Bundle {
     pub(crate) fn sandbox(&self) -> Option<String> {
         let bytes = read_small(&self.path().join(SANDBOX)).ok()?;
         String::from_utf8(bytes).ok().filter(|sandbox| !sandbox.is_empty())
+    }
+
+    /// How this container came to its shim.
+    pub(crate) fn origin(&self) -> Origin {
+        match self.sandbox() {
+            None => Origin::Started,
+            Some(_) if self.path().join(SHARED).exists() => Origin::Shared,
+            Some(_) => Origin::Joined,
+        }
     }
 
     /// Init's pid as the OCI runtime wrote it, if it ever got so far.

@@ -9,6 +9,7 @@
 //!     shim-binary-path                 what to run for `delete`
 //!     bootstrap.json                   where the shim listens and what it speaks
 //!     sandbox                          whose shim this container shares
+//!     shim-shared                      there if this manager has to end that shim; read by nobody else
 //!     end.json                         the end of the task, once published; read by nobody else
 //! ```
 //! Everything is laid out as containerd's own plugin does (core/runtime/v2/bundle.go), so that
@@ -32,6 +33,25 @@ use crate::{
 };
 
 pub(crate) use files::{EndNote, Located};
+
+/// How a container came to its shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Its `start` was run in this bundle. It may still have joined the shim of its group.
+    Started,
+    /// By the address of the sandbox it belongs to, whose shim this manager has started, and has to
+    /// end with its last container.
+    Shared,
+    /// By the address of the sandbox it belongs to, whose shim somebody else looks after.
+    Joined,
+}
+
+impl Origin {
+    /// Whether it is for this manager to see to the end of the process.
+    pub(crate) fn is_ours(self) -> bool {
+        self != Self::Joined
+    }
+}
 
 /// A bundle's place; the directory may or may not exist.
 #[derive(Debug, Clone)]

@@ -168,7 +168,11 @@ fn small_facts_are_kept() {
     bundle.write_binary_path(Path::new("/opt/x/shim")).unwrap();
     assert_eq!(bundle.binary_path(), Some("/opt/x/shim".into()));
     assert_eq!(bundle.sandbox(), None);
-    bundle.write_sandbox("s1").unwrap();
+    assert_eq!(bundle.origin(), Origin::Started);
+    bundle.write_sandbox("s1", Origin::Joined).unwrap();
+    assert_eq!(bundle.origin(), Origin::Joined);
+    bundle.write_sandbox("s1", Origin::Shared).unwrap();
+    assert_eq!(bundle.origin(), Origin::Shared);
     assert_eq!(bundle.sandbox().as_deref(), Some("s1"));
     for (text, pid) in [("12", Some(12)), ("12\n", Some(12)), ("0", None), ("x", None), ("", None)]
     {

@@ -13,12 +13,12 @@ use runtime_proto::{
 };
 
 use crate::{
-    bundle::{Bundle, Located},
+    bundle::{Bundle, Located, Origin},
     client::{First, TaskClient},
     dead_shim,
     error::{Error, Result},
     id::Key,
-    shim::{Origin, Parts, Shim},
+    shim::{Parts, Shim},
     shim_manager::farewell,
     task::{ProcessId, state},
     task_manager::Inner,

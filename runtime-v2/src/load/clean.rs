@@ -71,10 +71,9 @@ async fn due(inner: &Inner, entry: &Entry) -> Told {
 /// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
 /// pid of its init is known, from the bundle or from `delete`.
 async fn bury(inner: &Inner, dead: &Dead, reservation: &mut Reservation) {
-    let Dead { bundle, binary, location, had_task, joined } = dead;
-    // A shim that does not answer may still be there. That of a sandbox is for the sandbox's own
-    // controller to judge.
-    if !*joined {
+    let Dead { bundle, binary, location, had_task, origin } = dead;
+    // A shim that does not answer may still be there.
+    if origin.is_ours() {
         inner.shims.bury(bundle, binary.as_deref(), location.as_ref()).await;
     }
     let read = bundle.blocking(|bundle| Ok((bundle.init_pid(), bundle.end())));

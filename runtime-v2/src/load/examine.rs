@@ -10,12 +10,12 @@ use runtime_proto::{
 use tokio::time::timeout;
 
 use crate::{
-    bundle::{Bundle, EndNote, Located},
+    bundle::{Bundle, EndNote, Located, Origin},
     client::{First, TaskClient},
     dead_shim::unknown_exit,
     error::{self, Error, Result},
     id::Key,
-    shim::{Origin, Parts, Shim},
+    shim::{Parts, Shim},
     shim_log::ShimLog,
     stores::look,
     task::{Entry, ProcessId, pids, state},
@@ -49,17 +49,17 @@ pub(super) struct Dead {
     pub(super) location: Option<Bootstrap>,
     /// Whether there can have been a task: a bundle that no shim was ever noted in had none.
     pub(super) had_task: bool,
-    /// Whether the shim is that of a sandbox.
-    pub(super) joined: bool,
+    /// How it came to its shim.
+    pub(super) origin: Origin,
 }
 
 /// Looks at a bundle.
 pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let bundle = Bundle::at(inner.shims.config(), key.clone());
     let read = bundle
-        .blocking(|bundle| Ok((bundle.located(), bundle.binary_path(), bundle.sandbox().is_some())))
+        .blocking(|bundle| Ok((bundle.located(), bundle.binary_path(), bundle.origin())))
         .await;
-    let (located, noted, joined) = match read {
+    let (located, noted, origin) = match read {
         Ok(read) => read,
         Err(error) => return Examined::Unknown(error),
     };
@@ -70,7 +70,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let dead = |location, had_task| {
         let bundle = bundle.clone();
         let binary = binary.clone();
-        let dead = Dead { bundle, binary, location, had_task, joined };
+        let dead = Dead { bundle, binary, location, had_task, origin };
         Examined::Lost(Lost::Dead(Box::new(dead)))
     };
     let location = match located {
@@ -88,7 +88,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
             location
         }
     };
-    let connecting = connect(inner, &bundle, binary.clone(), location.clone(), joined);
+    let connecting = connect(inner, &bundle, binary.clone(), location.clone(), origin);
     // For everything about this bundle together.
     let limit = inner.shims.config().timeouts.load;
     let failure = match timeout(limit, connecting).await {
@@ -145,17 +145,15 @@ async fn connect(
     bundle: &Bundle,
     binary: Option<PathBuf>,
     location: Bootstrap,
-    joined: bool,
+    origin: Origin,
 ) -> Result<Answered> {
     let key = bundle.key();
     let limit = inner.shims.config().timeouts.load;
     let client = TaskClient::connect(&location, &key.namespace, limit).await?;
-    let log = if joined {
-        None
-    } else {
-        Some(ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?)
+    let log = match origin {
+        Origin::Started => Some(ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?),
+        Origin::Shared | Origin::Joined => None,
     };
-    let origin = if joined { Origin::Joined } else { Origin::Started };
     let (bundle, users) = (bundle.clone(), inner.shims.users());
     let shim = Shim::new(Parts { bundle, location, client, binary, origin, log, users });
     let mut request = ConnectRequest::new();

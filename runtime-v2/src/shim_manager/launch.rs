@@ -6,10 +6,10 @@ use runtime_proto::{bootstrap::Bootstrap, errdefs::Code, types::Any};
 
 use super::ShimManager;
 use crate::{
-    bundle::Bundle,
+    bundle::{Bundle, Origin},
     client::TaskClient,
     error::{Error, Result},
-    shim::{Origin, Parts, Shim},
+    shim::{Parts, Shim},
     shim_log::ShimLog,
 };
 
@@ -93,10 +93,13 @@ impl ShimManager {
         let client = TaskClient::connect(&location, &key.namespace, CONNECT_TIMEOUT)
             .await
             .map_err(|error| error.within(format!("{key} joins sandbox {sandbox}")))?;
+        // The sandbox may be gone before its last container.
+        let ours = self.users.is_ours(&location.address);
+        let origin = if ours { Origin::Shared } else { Origin::Joined };
         let (path, written, sandbox) = (binary.to_path_buf(), location.clone(), sandbox.to_owned());
         bundle
             .blocking(move |bundle| {
-                bundle.write_sandbox(&sandbox)?;
+                bundle.write_sandbox(&sandbox, origin)?;
                 bundle.write_binary_path(&path)?;
                 bundle.write_address_as(&sandbox, &written)?;
                 bundle.write_bootstrap(&written)
@@ -107,7 +110,7 @@ impl ShimManager {
             location,
             client,
             binary: Some(binary.to_path_buf()),
-            origin: Origin::Joined,
+            origin,
             log: None,
             users: self.users(),
         }))

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::net::UnixListener};
 
 use nix::sys::signal::Signal;
-use runtime_v2::Code;
+use runtime_v2::{Code, CreateOptions, ProcessId};
 use serde_json::json;
 
 use crate::support::{Fixture, alive, eventually, good, key, names, signal, timed};
@@ -59,6 +59,26 @@ async fn damaged_files_are_a_dead_shim() {
         host.end("good").await;
         host.assert_clean().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_container_takes_the_shim_of_a_deleted_sandbox_along() {
+    let mut host = Fixture::new(&good());
+    host.store.insert_sandbox(key("pod"));
+    host.run("pod").await;
+    let options = CreateOptions { sandbox: Some("pod".to_owned()), ..host.options() };
+    let task = timed(host.manager().create(key("c1"), options)).await.unwrap();
+    timed(task.start(&ProcessId::Init)).await.unwrap();
+    host.end("pod").await;
+    assert_eq!(host.living().len(), 1, "the shim serves the other container still");
+    // It lives, and says that it does not know the container; nobody else could end it.
+    host.script(&json!({ "calls": { "Connect c1": { "refuses": 5 } }, "delete_pid": 77 }));
+    let report = host.restart().await;
+    assert_eq!(report.dead, [key("c1")]);
+    eventually("ended", || host.living().is_empty()).await;
+    host.assert_clean().await;
+    assert_eq!(host.record.exits("c1").len(), 1);
+    assert_eq!(host.record.deletes("c1").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
