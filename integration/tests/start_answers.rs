@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
+use integration::bundle::Bundle;
 use integration::failure::Result;
+use integration::fixture::Fixture;
 use integration::scenario::{scenario, skip};
 use integration::shim::{ERAS, Era, Form, Launch, Shim, Started, run, runc_options};
 use integration::spec::Spec;
@@ -139,27 +141,33 @@ fn options_of_another_type_are_no_cgroup_path() -> Result {
 }
 
 #[test]
-fn start_works_with_stdin_closed() -> Result {
+fn start_works_with_streams_closed() -> Result {
     scenario(async |fixture| {
         let _sink = fixture.fake_containerd()?;
-        let bundle = fixture.bundle("a", &Spec::new(&["true"]))?;
-        let inner = Launch::new(fixture, &bundle).command("start")?;
-        let inner = inner.as_std();
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", "exec \"$@\" 0<&-", "sh"])
-            .arg(inner.get_program())
-            .args(inner.get_args());
-        command.env_clear().current_dir(&bundle.dir);
-        for (name, value) in inner.get_envs() {
-            command.env(name, value.unwrap_or_default());
+        for (name, closed) in [("a", "<&-"), ("b", "2>&-"), ("c", "<&- 2>&-")] {
+            let bundle = fixture.bundle(name, &Spec::new(&["true"]))?;
+            let ran =
+                run(start_by(fixture, &bundle, &format!("exec \"$@\" {closed}"))?, b"").await?;
+            ensure!(ran.status.success(), "{closed}: {} {}", ran.status, ran.stderr);
+            let shim = Shim::connect(fixture, Started::read(&ran.stdout)?).await?;
+            shim.shutdown(&bundle.id).await?;
+            shim.gone().await?;
         }
-        let ran = run(command, b"").await?;
-        ensure!(ran.status.success(), "{} {}", ran.status, ran.stderr);
-        let shim = Shim::connect(fixture, Started::read(&ran.stdout)?).await?;
-        shim.shutdown(&bundle.id).await?;
-        shim.gone().await
+        Ok(())
     })
+}
+
+/// `start` as a shell's script runs it.
+fn start_by(fixture: &Fixture, bundle: &Bundle, script: &str) -> Result<Command> {
+    let inner = Launch::new(fixture, bundle).command("start")?;
+    let inner = inner.as_std();
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command.env_clear().current_dir(&bundle.dir);
+    for (name, value) in inner.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    Ok(command)
 }
 
 #[test]

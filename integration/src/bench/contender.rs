@@ -1,5 +1,6 @@
 //! Who is compared.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,26 +42,42 @@ pub fn shims() -> Result<Vec<Contender>> {
     for (dir, era) in series.into_iter().chain([(Some(paths::deps().join("go-2.4")), Era::V2_3)]) {
         let Some(binary) = dir.map(|dir| dir.join("containerd-shim-runc-v2")) else { continue };
         if binary.exists() {
+            let binary = installed(&binary, found.len())?;
             let version = version(&binary)?;
             let short = version.trim_start_matches('v').split(['~', '+', '-']).next();
             let name = format!("{GO}{}", short.unwrap_or_default());
             found.push(Contender { name, version, binary, era });
         }
     }
-    let ours = paths::shim()?;
+    let ours = installed(&paths::shim()?, found.len())?;
     let era = found.last().map_or(Era::V2_0, |newest| newest.era);
     let (name, version) = (OURS.to_owned(), version(&ours)?);
     found.insert(0, Contender { name, version, binary: ours, era });
     let is_shim = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
     };
-    let installed = paths::entries(&paths::deps().join("rust-extensions/bin")).find(is_shim);
-    if let Some(binary) = installed {
+    let published = paths::entries(&paths::deps().join("rust-extensions/bin")).find(is_shim);
+    if let Some(binary) = published {
+        let binary = installed(&binary, found.len())?;
         // What it says of its version is another crate's.
         let (name, version) = (PUBLISHED.to_owned(), "0.2.0".to_owned());
         found.push(Contender { name, version, binary, era: Era::V2_0 });
     }
     Ok(found)
+}
+
+/// A copy of a binary, as an installation is one. What a linker has written piece by piece lies in the page cache in single
+/// pages, and what was written from end to end in large pieces, which are mapped faster: that would be a lead of those whose
+/// shims come out of packages.
+fn installed(binary: &Path, number: usize) -> Result<PathBuf> {
+    let dir = paths::workspace().join("target/bench/installed").join(number.to_string());
+    fs::create_dir_all(&dir)?;
+    let copy = dir.join(binary.file_name().unwrap_or_default());
+    // Not over the old one: its pages would stay as they are, and it may be executed still.
+    let fresh = copy.with_extension("fresh");
+    fs::copy(binary, &fresh).context(binary.display())?;
+    fs::rename(&fresh, &copy)?;
+    Ok(copy)
 }
 
 impl Contender {

@@ -21,7 +21,6 @@ mod start;
 use std::{
     fs::File,
     io::{self, Read, Write},
-    process::ExitCode,
 };
 
 use runtime_proto::bootstrap::MAX_STDIN;
@@ -32,11 +31,22 @@ use args::{Action, Args};
 /// What is said of the binary where a name and a version are asked for.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// What the process ends with, by its code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All is done.
+    Success = 0,
+    /// Something is not, and stderr says why.
+    Failure = 1,
+    /// The command line is not understood, as Go's flag package has it.
+    Misuse = 2,
+}
+
 /// Does what the command line says.
 ///
 /// # Errors
 /// What is to be told on stderr; the exit code is 1 then.
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<End> {
     match args.action {
         Action::Version => print(version(&args.program).as_bytes())?,
         Action::Info => info::info()?,
@@ -44,7 +54,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Action::Delete => about(&args.id, "delete", delete::delete(&args))?,
         Action::Serve => about(&args.id.clone(), "serve", serve::inherited(args))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(End::Success)
 }
 
 /// Puts in front of a failure what was asked of us, and for whom.

@@ -7,7 +7,6 @@ use std::{
     io,
     os::unix::{fs::OpenOptionsExt, net::UnixListener as StdUnixListener},
     path::Path,
-    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
@@ -21,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    address,
+    End, address,
     args::Args,
     handshake::ToStarter,
     socket::{self, Bound, SocketFile},
@@ -148,17 +147,17 @@ impl Shim {
     }
 
     /// Serves in a process forked by `start`, at whose word it begins to.
-    pub(super) fn run_forked(self, starter: ToStarter) -> ExitCode {
+    pub(super) fn run_forked(self, starter: ToStarter) -> End {
         let file = self.file.clone();
         match detach().and_then(|()| self.run(|| starter.wait_for_word())) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => End::Success,
             Err(error) => {
                 tracing::error!(%error, "the shim does not serve");
                 if let Some(file) = file {
                     file.remove();
                 }
                 address::remove(Path::new("."));
-                ExitCode::FAILURE
+                End::Failure
             }
         }
     }

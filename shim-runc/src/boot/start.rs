@@ -7,7 +7,6 @@
 use std::{
     env, io,
     path::{Path, PathBuf},
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +18,7 @@ use runtime_proto::{
 };
 
 use super::{
-    address,
+    End, address,
     args::Args,
     handshake,
     probe::{self, Speaks},
@@ -54,7 +53,7 @@ struct Request {
 }
 
 /// Carries out `start`. Returns in the starter, and also, much later, in the shim.
-pub(super) fn start(args: Args) -> Result<ExitCode> {
+pub(super) fn start(args: Args) -> Result<End> {
     // What containerd has inherited and passed on is not the shim's to keep open.
     process::close_inherited();
     let request = Request::read(args)?;
@@ -125,7 +124,7 @@ impl Request {
     }
 
     /// Answers for the shim that serves the group already.
-    fn join(&self, speaks: Speaks, socket: &Path) -> Result<ExitCode> {
+    fn join(&self, speaks: Speaks, socket: &Path) -> Result<End> {
         let address = address(socket);
         if speaks.v2 {
             address::write(&self.bundle, &address)?;
@@ -139,11 +138,11 @@ impl Request {
             Bootstrap::ttrpc(3, address).to_json().into_bytes()
         };
         super::print(&answer)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(End::Success)
     }
 
     /// Makes the shim, and answers for it. Whatever may fail is done before the fork.
-    fn launch(&self, bound: Bound) -> Result<ExitCode> {
+    fn launch(&self, bound: Bound) -> Result<End> {
         let Bound { listener, file } = bound;
         let made = self.prepare(file.path()).and_then(|()| {
             let shim = Shim::new(self.purpose(), listener, Some(file.clone()))?;

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
         unix::process::CommandExt,
     },
     process::Command,
@@ -184,6 +184,22 @@ pub fn enough_descriptors(count: i32) -> io::Result<()> {
     // SAFETY: the kernel has just made this descriptor for us.
     drop(unsafe { OwnedFd::from_raw_fd(last) });
     Ok(())
+}
+
+/// Does what a program needs that Rust's runtime has not begun: writing to a pipe that nobody reads is an error and not the
+/// end, and standard streams that are closed are /dev/null, lest their numbers go to something else.
+pub fn begin() {
+    // SAFETY: a signal that is ignored runs nothing.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let mut streams = [0, 1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+    // SAFETY: it is given three entries, which outlive the call, and does not wait.
+    unsafe { libc::poll(streams.as_mut_ptr(), 3, 0) };
+    for _ in streams.iter().filter(|stream| stream.revents & libc::POLLNVAL != 0) {
+        // It gets the lowest number that is free. If it cannot be opened, nothing else can.
+        if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+            let _stays_open = null.into_raw_fd();
+        }
+    }
 }
 
 /// Closes everything but the standard streams. Before this process opens anything itself.
