@@ -4,6 +4,7 @@
 mod glue;
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -16,7 +17,7 @@ use crate::deadline::HANG;
 use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::leak::MARKER;
-use crate::paths;
+use crate::{metrics, paths};
 
 pub use glue::{Glue, Surroundings, code_of, create_request, own_request};
 
@@ -26,6 +27,7 @@ pub struct Attach<'a> {
     fixture: &'a Fixture,
     address: PathBuf,
     log: PathBuf,
+    metrics: SocketAddr,
     child: Child,
     stdin: Option<ChildStdin>,
 }
@@ -46,9 +48,13 @@ impl<'a> Attach<'a> {
     pub async fn start_at(fixture: &'a Fixture, name: &str) -> Result<Self> {
         let address = fixture.file(&format!("{name}.sock"));
         let log = fixture.file(&format!("{name}.log"));
-        let mut child = command(fixture, &address, &log)?.spawn().context("starting attach")?;
+        let metrics = metrics::free_address()?;
+        let mut child = command(fixture, &address, &log)?
+            .args(["--metrics", &metrics.to_string()])
+            .spawn()
+            .context("starting attach")?;
         let stdin = child.stdin.take();
-        let mut attach = Self { fixture, address, log, child, stdin };
+        let mut attach = Self { fixture, address, log, metrics, child, stdin };
         attach.ready().await?;
         Ok(attach)
     }
@@ -79,6 +85,14 @@ impl<'a> Attach<'a> {
     #[must_use]
     pub fn address(&self) -> &PathBuf {
         &self.address
+    }
+
+    /// The page of metrics, head and all. It is served from the first load on.
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub async fn metrics(&self) -> Result<String> {
+        metrics::fetch(self.metrics).await
     }
 
     /// The process.

@@ -1,7 +1,6 @@
 //! A private containerd of any series at hand: its own root, state, socket and `PATH`; nothing of the host's is touched.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -10,12 +9,11 @@ use nix::sys::signal::Signal;
 use tokio::process::Command;
 
 use crate::ctr::Ctr;
-use crate::deadline;
 use crate::failure::{Failure, Result};
 use crate::fixture::Fixture;
 use crate::image;
-use crate::paths;
 use crate::service::{Program, Service};
+use crate::{met, paths};
 
 /// The series that are tested, oldest first.
 pub const SERIES: [&str; 3] = ["1.6", "1.7", "2"];
@@ -65,7 +63,7 @@ impl<'a> Containerd<'a> {
         let service = Service::start(fixture, program(fixture, &bin, &dir))?;
         let mut daemon = Self { fixture, bin, dir, ctr, service };
         daemon.ready().await?;
-        daemon.note().await?;
+        met::note(&daemon.version().await?)?;
         Ok(daemon)
     }
 
@@ -110,12 +108,7 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// When it does not say.
     pub async fn version(&self) -> Result<String> {
-        let mut command = Command::new(self.bin.join("containerd"));
-        command.arg("--version");
-        let output = deadline::ended(command).await?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let version = text.split_whitespace().nth(2).map(str::to_owned);
-        version.ok_or_else(|| Failure::new(format!("no version in {text:?}")))
+        met::version(&self.bin).await
     }
 
     /// The `ctr` of this daemon's own version.
@@ -214,18 +207,6 @@ impl<'a> Containerd<'a> {
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.service.log_tail()
-    }
-
-    /// Notes that this test has met this version, in the file that `MET` names: `make compatibility` makes a table of it.
-    async fn note(&self) -> Result {
-        let Some(path) = std::env::var_os("MET") else { return Ok(()) };
-        // "containers_e2e-0123456789abcdef"
-        let me = std::env::current_exe()?;
-        let name = me.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let theme = name.rsplit_once('-').map_or(name.as_str(), |(theme, _)| theme);
-        let line = format!("{theme} {}\n", self.version().await?);
-        let mut file = File::options().create(true).append(true).open(path)?;
-        Ok(file.write_all(line.as_bytes())?)
     }
 
     async fn ready(&mut self) -> Result {

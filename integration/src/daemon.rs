@@ -3,15 +3,13 @@
 mod events;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::Command;
 
 pub use events::Events;
@@ -23,9 +21,9 @@ use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::image;
 use crate::leak::MARKER;
-use crate::paths;
 use crate::scenario::{scenario, skip};
 use crate::service::{Program, Service};
+use crate::{metrics, paths};
 
 /// A running daemon.
 #[derive(Debug)]
@@ -76,8 +74,7 @@ impl<'a> Daemon<'a> {
         for place in ["state", "root"] {
             fixture.expect_empty(&dir.join(place).join(fixture.namespace()));
         }
-        // Free at this moment, which has to do: the daemon takes a number, not a socket.
-        let metrics = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let metrics = metrics::free_address()?;
         let mut words = arguments(&dir, &containerd.address());
         words.extend(["--metrics".to_owned(), metrics.to_string()]);
         words.extend(manner.arguments);
@@ -255,20 +252,12 @@ impl<'a> Daemon<'a> {
         tool_json(self.fixture, arguments).await
     }
 
-    /// The metrics page, fetched as Prometheus does.
+    /// The page of metrics, head and all.
     ///
     /// # Errors
     /// When it is not served.
     pub async fn metrics(&self) -> Result<String> {
-        let fetch = async {
-            let mut stream = TcpStream::connect(self.metrics).await?;
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: m\r\n\r\n").await?;
-            let mut page = String::new();
-            stream.read_to_string(&mut page).await?;
-            Ok::<_, Failure>(page)
-        };
-        let limited = tokio::time::timeout(HANG, fetch).await;
-        limited.map_err(|_| Failure::new("metrics are not served"))?
+        metrics::fetch(self.metrics).await
     }
 
     /// Ends the daemon as a service manager does; containers run on.

@@ -48,6 +48,8 @@ pub mod hybrid;
 pub mod image;
 pub mod leak;
 pub mod logger;
+pub mod met;
+pub mod metrics;
 pub mod page;
 pub mod paths;
 pub mod rootfs;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use containerd_shim_protos::api;
 use integration::attach::{Attach, Glue, Surroundings, code_of, command, own_request};
@@ -11,6 +11,7 @@ use integration::deadline::HANG;
 use integration::failure::Result;
 use integration::fakerunc::{FakeRunc, Gate, Rule};
 use integration::fixture::Fixture;
+use integration::metrics::value;
 use integration::scenario::scenario;
 use integration::shim::{is_alive, runc_options};
 use integration::spec::Spec;
@@ -38,6 +39,51 @@ fn before_a_load_everything_is_unavailable() -> Result {
         ensure_eq!(code_of(glue.tasks.state("x", "").await)?, Code::UNAVAILABLE, "State");
         let create = glue.create(&sleeper(fixture, "x")?).await;
         ensure_eq!(code_of(create)?, Code::UNAVAILABLE, "Create");
+        attach.stop().await
+    })
+}
+
+#[test]
+fn metrics_count_what_was_called_and_what_was_found() -> Result {
+    scenario(async |fixture| {
+        let _events = fixture.fake_containerd()?;
+        let (attach, glue) = Attach::alone(fixture).await?;
+        let request = sleeper(fixture, "x")?;
+        let id = &request.id;
+        glue.run(&request).await?;
+        ensure_eq!(code_of(glue.get("ghost").await)?, Code::NOT_FOUND, "Get");
+        // What nobody serves has one name, whatever it is called.
+        for method in ["Frob", "Frobnicate"] {
+            let unknown: Answer<Empty> = glue.call(method, &Empty::new()).await;
+            ensure_eq!(code_of(unknown)?, Code::UNIMPLEMENTED, "{method}");
+        }
+        let page = attach.metrics().await?;
+        for (name, wanted) in [
+            ("calls_total{method=\"Load\",code=\"Ok\"}", 1.0),
+            ("calls_total{method=\"Create\",code=\"Ok\"}", 1.0),
+            ("calls_total{method=\"Start\",code=\"Ok\"}", 1.0),
+            ("calls_total{method=\"Get\",code=\"NotFound\"}", 1.0),
+            ("calls_total{method=\"unknown\",code=\"Unimplemented\"}", 2.0),
+            ("call_duration_seconds_count{method=\"Create\"}", 1.0),
+            ("shims{api=\"3\"}", 1.0),
+        ] {
+            ensure_eq!(value(&page, name), Some(wanted), "{name} in {page}");
+        }
+        // The next manager finds the task.
+        attach.signal(Signal::SIGKILL).await?;
+        let attach = Attach::start(fixture).await?;
+        let glue = attach.glue().await?;
+        glue.load(&Surroundings::at(fixture.dir(), &fixture.address())).await?;
+        let limit = Instant::now() + HANG;
+        // A load may go on when it is answered.
+        while value(&attach.metrics().await?, "loaded_total{outcome=\"live\"}") != Some(1.0) {
+            ensure!(Instant::now() < limit, "not counted: {}", attach.metrics().await?);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        glue.remove(id).await?;
+        let page = attach.metrics().await?;
+        let deleted = "calls_total{method=\"Delete\",code=\"Ok\"}";
+        ensure_eq!(value(&page, deleted), Some(1.0), "{deleted} in {page}");
         attach.stop().await
     })
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use integration::daemon::in_front_of;
 use integration::deadline::{self, HANG};
 use integration::failure::{Failure, Result};
+use integration::metrics::value;
 use integration::scenario::skip;
 use integration::shim::is_alive;
 use integration::task::{TaskClient, V3};
@@ -154,12 +155,6 @@ fn a_shim_that_is_older_than_it_says_is_counted() -> Result {
         ensure_eq!(value(&page, "shims{api=\"2\"}"), Some(1.0), "shims of {page}");
         daemon.remove(&id).await
     })
-}
-
-/// The value of a metric, if there is one.
-fn value(page: &str, name: &str) -> Option<f64> {
-    let name = format!("containerd_task_manager_{name} ");
-    page.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Events: none is lost, none overtakes another, whatever their receiver does.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use integration::container::Container;
@@ -7,9 +8,10 @@ use integration::event::Event;
 use integration::failure::{Context, Result};
 use integration::fakectrd::Manner;
 use integration::scenario::{scenario, skip};
-use integration::spec::Spec;
+use integration::spec::{Spec, process};
 use integration::stdio::Stdio;
 use integration::{ensure, ensure_eq, paths};
+use tokio::task::JoinSet;
 
 const SLEEP: [&str; 2] = ["sleep", "1000"];
 
@@ -41,6 +43,45 @@ fn envelopes_carry_namespace_topic_and_type() -> Result {
         };
         ensure_eq!(*bundle, container.bundle.path(), "bundle");
         Ok(())
+    })
+}
+
+#[test]
+fn calls_do_not_outrun_a_receiver_that_is_slow() -> Result {
+    // Together more than are kept while containerd is away; a reservation makes one event and takes next to no time.
+    const LANES: usize = 16;
+    const EACH: usize = 300;
+    scenario(async |fixture| {
+        let sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&SLEEP)).await?;
+        sink.behave(Manner::Slow(Duration::from_millis(1)));
+        let mut lanes = JoinSet::new();
+        for lane in 0..LANES {
+            let (tasks, id) = (container.shim.tasks.clone(), container.id().to_owned());
+            lanes.spawn(async move {
+                for number in 0..EACH {
+                    let (exec, process) = (format!("e{lane}-{number}"), process(&["true"]));
+                    tasks.exec(&id, &exec, &process, &Stdio::null()).await?;
+                }
+                Result::Ok(())
+            });
+        }
+        while let Some(lane) = lanes.join_next().await {
+            lane??;
+        }
+        sink.behave(Manner::Prompt);
+        let added = |events: &[Event]| {
+            let ids = events.iter().filter_map(|event| match event {
+                Event::ExecAdded { exec, .. } => Some(exec.as_str()),
+                _ => None,
+            });
+            ids.collect::<HashSet<_>>().len()
+        };
+        let all = LANES * EACH;
+        sink.wait_for(container.id(), "all reservations", |events| added(events) == all).await?;
+        container.shim.tasks.kill(container.id(), "", 9).await?;
+        container.shim.tasks.wait(container.id(), "").await?;
+        container.retire().await
     })
 }
 

@@ -67,13 +67,17 @@ _containerd__task__manager() {
             return 0
             ;;
         containerd__subcmd__task__subcmd__manager__subcmd__attach)
-            opts="-h --address --until-eof --log-level --log-format --help"
+            opts="-h --address --until-eof --metrics --log-level --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

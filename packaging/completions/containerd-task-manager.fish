@@ -48,6 +48,7 @@ complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_sub
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand serve" -l log-format -d 'How to log: text or json [default: text]' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand serve" -s h -l help -d 'Print help'
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l address -d 'Socket to serve' -r -F
+complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l metrics -d 'Serve Prometheus metrics at this address, such as 127.0.0.1:9464 [default: none]' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l log-level -d 'What to log: error, warn, info, debug, trace, or a filter by module' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l log-format -d 'How to log: text or json' -r
 complete -c containerd-task-manager -n "__fish_containerd_task_manager_using_subcommand attach" -l until-eof -d 'Stop when standard input ends; containers go on'

@@ -102,6 +102,7 @@ func launcher(config *Config, state string) supervisor.Launcher {
 		Address:   filepath.Join(filepath.Dir(state), socketName),
 		LogLevel:  managerLevel(level),
 		LogFormat: logFormat(),
+		Metrics:   config.Metrics,
 	}
 }
 

@@ -30,6 +30,8 @@ type Config struct {
 	Address string `toml:"address"`
 	// LogLevel of the manager; containerd's own where it is empty.
 	LogLevel string `toml:"log_level"`
+	// Metrics is the address, such as 127.0.0.1:9464, at which the manager serves its metrics; nowhere where it is empty.
+	Metrics string `toml:"metrics"`
 }
 
 // Replace puts the task manager into the place of the built-in task plugin. To be called once, after the built-in plugins

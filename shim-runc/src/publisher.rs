@@ -3,7 +3,8 @@
 //! One queue and one task that empties it: an event is sent when the one before it has arrived.
 //! containerd being away, slow or silent delays events and never loses the end of a process, nor
 //! holds up whoever publishes. An event that containerd refuses is dropped, since it would be
-//! refused again; so are the least important ones of a queue that has grown too long.
+//! refused again. Calls that cause events wait while the queue is full and shrinks; where it does
+//! not shrink, the least important of it are dropped.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +20,10 @@ use runtime_proto::{
     topics::Event,
     types::{Any, Timestamp},
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
 use crate::rpc::client::{CallError, Client};
 
@@ -30,6 +34,8 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How often an event is sent again that is refused without a clear reason. The ones behind it wait.
 const MAX_REFUSALS: u32 = 8;
+/// How long a full queue has to stay as it is before nobody waits for room in it.
+const STUCK: Duration = Duration::from_secs(1);
 /// Events kept while containerd is away. One takes a few hundred bytes; ends of processes are
 /// kept beyond this number.
 const MAX_QUEUE: usize = 4096;
@@ -46,11 +52,15 @@ struct Shared {
     queued: Notify,
     /// Wakes those who wait for the queue to be empty.
     sent: Notify,
+    /// Wakes one of those who wait for room in it.
+    room: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<Queued>,
+    /// How many the sender has taken out of it.
+    taken: u64,
     /// The sender holds an event that is not in `events` any more.
     sending: bool,
 }
@@ -72,6 +82,7 @@ impl Publisher {
             queue: Mutex::default(),
             queued: Notify::new(),
             sent: Notify::new(),
+            room: Notify::new(),
         }))
     }
 
@@ -95,6 +106,27 @@ impl Publisher {
         queue.events.push_back(Queued { topic: E::TOPIC, event, at: SystemTime::now(), end });
         drop(queue);
         self.0.queued.notify_one();
+    }
+
+    /// Waits until the queue has room, for who is about to cause an event: calls may come faster than
+    /// containerd takes what they cause. If it takes nothing at all, they are not held up by that.
+    pub async fn room(&self) {
+        let mut before = None;
+        loop {
+            let taken = {
+                let queue = self.lock();
+                if queue.events.len() < MAX_QUEUE {
+                    return;
+                }
+                queue.taken
+            };
+            if before == Some(taken) {
+                return;
+            }
+            // Woken, one may come too late for the room that there was.
+            let woken = timeout(STUCK, self.0.room.notified()).await.is_ok();
+            before = (!woken).then_some(taken);
+        }
     }
 
     /// Sends what is queued to the socket at `address`, for as long as it is polled.
@@ -130,7 +162,7 @@ impl Publisher {
                 sent.await;
             }
         };
-        tokio::time::timeout(limit, empty).await.is_ok()
+        timeout(limit, empty).await.is_ok()
     }
 
     /// Events not sent yet.
@@ -143,6 +175,8 @@ impl Publisher {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
         queue.sending = true;
+        queue.taken += 1;
+        self.0.room.notify_one();
         if queue.events.is_empty() {
             // A burst is over: its memory is not needed again soon.
             queue.events = VecDeque::new();
@@ -224,4 +258,42 @@ pub fn timestamp(at: SystemTime) -> Timestamp {
     timestamp.seconds = seconds;
     timestamp.nanos = nanos.cast_signed();
     timestamp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Publisher {
+        let publisher = Publisher::new("ns");
+        (0..MAX_QUEUE).for_each(|_| publisher.publish(&events::TaskPaused::new()));
+        publisher
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_in_a_full_queue_is_waited_for_as_long_as_it_moves() {
+        let publisher = full();
+        let waiting = publisher.room();
+        tokio::pin!(waiting);
+        // It moves, and somebody else is always faster.
+        for _ in 0..10 {
+            assert!(timeout(STUCK * 9 / 10, &mut waiting).await.is_err());
+            publisher.take();
+            publisher.publish(&events::TaskPaused::new());
+        }
+        assert!(timeout(STUCK / 10, &mut waiting).await.is_err());
+        publisher.take();
+        timeout(Duration::from_millis(1), &mut waiting).await.expect("there is room");
+        assert_eq!(publisher.lock().events.len(), MAX_QUEUE - 1, "none was dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_is_stuck_holds_nobody_up_for_long() {
+        let publisher = full();
+        timeout(STUCK * 3, publisher.room()).await.expect("given up");
+        publisher.publish(&events::TaskExit::new());
+        let queue = publisher.lock();
+        assert_eq!(queue.events.len(), MAX_QUEUE);
+        assert!(queue.events.back().is_some_and(|last| last.end), "ends are kept");
+    }
 }

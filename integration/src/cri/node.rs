@@ -17,7 +17,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::fixture::Fixture;
 use crate::image::{self, Image};
 use crate::leak::MARKER;
-use crate::paths;
+use crate::{met, paths};
 
 /// The namespace that CRI's containers are in, on every node.
 pub const NAMESPACE: &str = "k8s.io";
@@ -50,6 +50,7 @@ impl<'a> Node<'a> {
         let child = spawn(fixture, build, &dir, &network)?;
         let mut node = Self { fixture, dir, build, child, network };
         node.ready().await?;
+        met::note(&met::version(&build.dir()?).await?)?;
         node.import(&Image::busybox()).await?;
         let pause = Image::busybox().named(&[config::PAUSE]).running(&["tail", "-f", "/dev/null"]);
         node.import(&pause).await?;

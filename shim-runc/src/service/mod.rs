@@ -101,7 +101,7 @@ impl TaskService {
             "Resume" => Box::pin(answer(payload, async |q| self.resume(q).await)),
             "Checkpoint" => Box::pin(answer(payload, async |q| self.checkpoint(q).await)),
             "Kill" => Box::pin(answer(payload, async |q| self.kill(q).await)),
-            "Exec" => Box::pin(answer(payload, async |q| self.exec(q))),
+            "Exec" => Box::pin(answer(payload, async |q| self.exec(q).await)),
             "ResizePty" => Box::pin(answer(payload, async |q| self.resize_pty(&q))),
             "CloseIO" => Box::pin(answer(payload, async |q| self.close_io(&q))),
             "Update" => Box::pin(answer(payload, async |q| self.update(q).await)),
@@ -126,6 +126,7 @@ impl TaskService {
     }
 
     async fn create(&self, request: CreateTaskRequest) -> Result<CreateTaskResponse> {
+        self.shared.publisher.room().await;
         let request = convert::create(request)?;
         let reservation = self.registry.reserve(&request.id)?;
         let created = Container::create(&self.shared, request).await;
@@ -137,6 +138,7 @@ impl TaskService {
     }
 
     async fn start(&self, request: StartRequest) -> Result<StartResponse> {
+        self.shared.publisher.room().await;
         let container = self.container(&request.id)?;
         let mut response = StartResponse::new();
         response.pid = match ProcessId::of(&request.exec_id) {
@@ -162,11 +164,13 @@ impl TaskService {
     }
 
     async fn pause(&self, request: PauseRequest) -> Result<Empty> {
+        self.shared.publisher.room().await;
         self.container(&request.id)?.pause().await?;
         Ok(Empty::new())
     }
 
     async fn resume(&self, request: ResumeRequest) -> Result<Empty> {
+        self.shared.publisher.room().await;
         self.container(&request.id)?.resume().await?;
         Ok(Empty::new())
     }
@@ -196,7 +200,8 @@ impl TaskService {
         Ok(Empty::new())
     }
 
-    fn exec(&self, request: ExecProcessRequest) -> Result<Empty> {
+    async fn exec(&self, request: ExecProcessRequest) -> Result<Empty> {
+        self.shared.publisher.room().await;
         self.container(&request.id)?.exec(convert::exec(request)?)?;
         Ok(Empty::new())
     }

@@ -38,6 +38,8 @@ type Command struct {
 	Address string
 	// LogLevel and LogFormat of its log, which goes to our standard error.
 	LogLevel, LogFormat string
+	// Metrics is the address at which it is to serve them, if at all.
+	Metrics string
 }
 
 // Launch starts a manager and connects to it.
@@ -60,8 +62,12 @@ func (c Command) Launch(ctx context.Context) (Peer, *net.UnixConn, error) {
 }
 
 func (c Command) start(binary string) (*child, error) {
-	command := exec.Command(binary, "attach",
-		"--address", c.Address, "--until-eof", "--log-level", c.LogLevel, "--log-format", c.LogFormat)
+	arguments := []string{"attach",
+		"--address", c.Address, "--until-eof", "--log-level", c.LogLevel, "--log-format", c.LogFormat}
+	if c.Metrics != "" {
+		arguments = append(arguments, "--metrics", c.Metrics)
+	}
+	command := exec.Command(binary, arguments...)
 	// Readiness is told by a line; the service manager waits for that of containerd.
 	command.Env = without(os.Environ(), "NOTIFY_SOCKET")
 	command.Stderr = os.Stderr

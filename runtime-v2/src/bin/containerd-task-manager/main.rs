@@ -118,9 +118,9 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
 fn attach(options: &attach::Options) -> Result<(), Box<dyn Error>> {
     let verbosity = logging::start(&options.log_level, options.log_format)?;
     sys::share_arena();
-    let socket = attach::bind(options)?;
+    let claims = attach::Claims::take(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    Ok(runtime.block_on(attach::serve(options, socket, verbosity))?)
+    Ok(runtime.block_on(attach::serve(options, claims, verbosity))?)
 }
 
 /// Runs a command that only looks, on one thread.

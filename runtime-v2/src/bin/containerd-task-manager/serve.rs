@@ -1,6 +1,6 @@
 //! The daemon: claims, binds, loads, serves, and stops with the containers left running.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use runtime_v2::{Environment, StateLock, TaskManager};
 use tokio::{
@@ -64,14 +64,19 @@ impl Claims {
     /// When any of it belongs to another process.
     pub(crate) fn take(settings: &Settings) -> Result<Self, ServeError> {
         let lock = StateLock::take(&settings.state)?;
-        let endpoint = settings.metrics.map(|address| {
-            Endpoint::bind(address).map_err(io_error(format!("serve metrics at {address}")))
-        });
-        let endpoint = endpoint.transpose()?;
+        let endpoint = settings.metrics.map(bind_metrics).transpose()?;
         let socket = Socket::bind(&settings.address, settings.socket_mode, settings.socket_gid)
             .map_err(io_error(format!("listen at {}", settings.address.display())))?;
         Ok(Self { lock, socket, endpoint })
     }
+}
+
+/// Binds the address of metrics.
+///
+/// # Errors
+/// When somebody listens there, or nobody can.
+pub(crate) fn bind_metrics(address: SocketAddr) -> Result<Endpoint, ServeError> {
+    Endpoint::bind(address).map_err(io_error(format!("serve metrics at {address}")))
 }
 
 /// Runs the daemon until it is told to stop.
@@ -90,11 +95,7 @@ pub(crate) async fn serve(settings: &Settings, claims: Claims) -> Result<(), Ser
     load(&manager, &metrics, &mut background).await?;
     if let Some(endpoint) = endpoint {
         let (metrics, manager) = (Arc::clone(&metrics), manager.clone());
-        background.spawn(async move {
-            if let Err(error) = endpoint.serve(metrics, manager).await {
-                tracing::error!(%error, "metrics are not served");
-            }
-        });
+        background.spawn(endpoint.serve(metrics, manager));
     }
     let listener = socket.listener().map_err(io_error("listen"))?;
     let introspection = Introspection::new(manager.clone(), containerd.clone());
@@ -149,12 +150,7 @@ async fn load(
     let (metrics, manager) = (Arc::clone(metrics), manager.clone());
     background.spawn(async move {
         match loading.finish().await {
-            Ok(report) => {
-                metrics.loaded(&report);
-                let tasks = manager.list(None);
-                let downgraded = tasks.iter().filter(|task| task.shim().is_downgraded());
-                downgraded.for_each(|_| metrics.downgraded());
-            }
+            Ok(report) => metrics.loaded(&report, &manager),
             Err(error) => tracing::error!(%error, "the load did not come to its end"),
         }
     });

@@ -12,7 +12,7 @@ use runtime_v2::{Code, CreateOptions, Endpoint, Key, Stdio, ttrpc::Client};
 use super::{
     call::{Call, GivenUp, status_of},
     manager::describe,
-    place::Attached,
+    place::Place,
     restore::RootfsDiff,
 };
 
@@ -22,11 +22,12 @@ use super::{
 /// `AlreadyExists` if there is a task of that id; otherwise what has failed, and then nothing is
 /// left.
 pub(super) async fn create(
-    attached: &Attached,
+    place: &Place,
     call: &Call,
     client: Client,
     mut request: CreateRequest,
 ) -> Result<CreateResponse, Status> {
+    let attached = place.attached()?;
     let id = std::mem::take(&mut request.id);
     let key = call.new_key(&id)?;
     if attached.manager.get(&key).await.is_ok() {
@@ -47,6 +48,9 @@ pub(super) async fn create(
         (Some(GivenUp::Late), Code::Canceled) => Code::DeadlineExceeded.status(&error.to_string()),
         _ => status_of("failed to create shim task", &error),
     })?;
+    if task.shim().is_downgraded() {
+        place.metrics.downgraded();
+    }
     let mut response = CreateResponse::new();
     response.task = Some(describe(&task)).into();
     Ok(response)

@@ -23,6 +23,7 @@ use std::{
     fs::File,
     future::pending,
     io::{self, Read, Write, stdin, stdout},
+    net::SocketAddr,
     path::PathBuf,
     sync::Arc,
     thread,
@@ -36,7 +37,8 @@ use crate::{
     config::LogFormat,
     listen::Socket,
     logging::Verbosity,
-    serve::{ServeError, io_error, stop_signal},
+    metrics::Endpoint,
+    serve::{ServeError, bind_metrics, io_error, stop_signal},
 };
 use place::Place;
 use service::Service;
@@ -50,6 +52,9 @@ pub(crate) struct Options {
     /// Stop when standard input ends; containers go on
     #[arg(long)]
     until_eof: bool,
+    /// Serve Prometheus metrics at this address, such as 127.0.0.1:9464 [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
     /// What to log: error, warn, info, debug, trace, or a filter by module
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: String,
@@ -68,13 +73,25 @@ const READY: &[u8] = b"ready\n";
 /// next manager, which a containerd that restarts is already waiting for.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Binds the socket. To be called while the process has one thread.
-///
-/// # Errors
-/// When somebody listens there, or nobody can.
-pub(crate) fn bind(options: &Options) -> Result<Socket, ServeError> {
-    let path = &options.address;
-    Socket::bind(path, SOCKET_MODE, None).map_err(io_error(format!("listen at {}", path.display())))
+/// What is listened on.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    socket: Socket,
+    endpoint: Option<Endpoint>,
+}
+
+impl Claims {
+    /// Binds the sockets. To be called while the process has one thread.
+    ///
+    /// # Errors
+    /// When somebody listens there, or nobody can.
+    pub(crate) fn take(options: &Options) -> Result<Self, ServeError> {
+        let endpoint = options.metrics.map(bind_metrics).transpose()?;
+        let path = &options.address;
+        let socket = Socket::bind(path, SOCKET_MODE, None)
+            .map_err(io_error(format!("listen at {}", path.display())))?;
+        Ok(Self { socket, endpoint })
+    }
 }
 
 /// Serves until it is told to stop.
@@ -83,13 +100,14 @@ pub(crate) fn bind(options: &Options) -> Result<Socket, ServeError> {
 /// When it cannot begin to serve, or the socket fails.
 pub(crate) async fn serve(
     options: &Options,
-    mut socket: Socket,
+    claims: Claims,
     verbosity: Verbosity,
 ) -> Result<(), ServeError> {
+    let Claims { mut socket, endpoint } = claims;
     let signalled = stop_signal()?;
     let ended = until_eof(options.until_eof).map_err(io_error("watch standard input"))?;
     let (stop, stopping) = watch::channel(false);
-    let place = Arc::new(Place::new(verbosity, stopping));
+    let place = Arc::new(Place::new(verbosity, stopping, endpoint));
     let listener = socket.listener().map_err(io_error("listen"))?;
     let serving = ttrpc::serve(listener, Arc::new(Service::new(Arc::clone(&place))));
     say_ready().map_err(io_error("close standard output"))?;

@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use crate::{
     containerd::Containerd,
     events::{self, Publisher},
     logging::Verbosity,
-    metrics::Metrics,
+    metrics::{Endpoint, Metrics},
     serve::Background,
 };
 
@@ -36,6 +36,9 @@ pub(super) struct Place {
     loading: Mutex<()>,
     verbosity: Verbosity,
     stopping: watch::Receiver<bool>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Whoever asks for metrics before there is a manager waits for it.
+    endpoint: std::sync::Mutex<Option<Endpoint>>,
 }
 
 /// A manager in its surroundings.
@@ -49,8 +52,19 @@ pub(super) struct Attached {
 
 impl Place {
     /// A place without a manager.
-    pub(super) fn new(verbosity: Verbosity, stopping: watch::Receiver<bool>) -> Self {
-        Self { attached: OnceLock::new(), loading: Mutex::default(), verbosity, stopping }
+    pub(super) fn new(
+        verbosity: Verbosity,
+        stopping: watch::Receiver<bool>,
+        endpoint: Option<Endpoint>,
+    ) -> Self {
+        Self {
+            attached: OnceLock::new(),
+            loading: Mutex::default(),
+            verbosity,
+            stopping,
+            metrics: Arc::default(),
+            endpoint: std::sync::Mutex::new(endpoint),
+        }
     }
 
     /// The manager.
@@ -106,14 +120,21 @@ impl Place {
         let (mut attached, mut loading) = self.attach(surroundings, request).await?;
         loading.ready().await;
         let response = response(&attached.manager, loading.lost());
-        let records = Arc::clone(&attached.records);
+        let (records, metrics) = (Arc::clone(&attached.records), Arc::clone(&self.metrics));
+        let manager = attached.manager.clone();
         attached.background.spawn(async move {
-            // Whatever became of it, it asks for no records any more.
-            if let Err(error) = loading.finish().await {
-                tracing::error!(%error, "the load did not come to its end");
+            match loading.finish().await {
+                Ok(report) => metrics.loaded(&report, &manager),
+                Err(error) => tracing::error!(%error, "the load did not come to its end"),
             }
+            // Whatever became of it, it asks for no records any more.
             records.loaded();
         });
+        let endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(endpoint) = endpoint {
+            let (metrics, manager) = (Arc::clone(&self.metrics), attached.manager.clone());
+            attached.background.spawn(endpoint.serve(metrics, manager));
+        }
         // Only whoever holds the turn sets it.
         let _ = self.attached.set(attached);
         Ok(response)
@@ -130,8 +151,7 @@ impl Place {
         let (containers, sandboxes) =
             (std::mem::take(&mut request.containers), std::mem::take(&mut request.sandboxes));
         let records = Arc::new(Records::new(containers, sandboxes));
-        let metrics = Arc::new(Metrics::default());
-        let publisher = Publisher::new(containerd.clone(), Arc::clone(&metrics));
+        let publisher = Publisher::new(containerd.clone(), Arc::clone(&self.metrics));
         let environment = Environment {
             containers: Arc::clone(&records) as _,
             sandboxes: Arc::clone(&records) as _,
@@ -142,7 +162,7 @@ impl Place {
         let manager =
             TaskManager::with_lock(config, lock, environment).map_err(|error| status(&error))?;
         let mut background = Background::default();
-        background.spawn(events::observe(containerd, manager.clone(), metrics));
+        background.spawn(events::observe(containerd, manager.clone(), Arc::clone(&self.metrics)));
         let loading = manager.load().await.map_err(|error| status(&error))?;
         tracing::info!(state = %surroundings.state().display(), version = request.containerd_version, "attached");
         let attached = Attached { manager, records, surroundings, background };

@@ -37,11 +37,14 @@ impl Endpoint {
     }
 
     /// Serves until dropped.
-    ///
-    /// # Errors
-    /// When the socket cannot be registered.
-    pub(crate) async fn serve(self, metrics: Arc<Metrics>, manager: TaskManager) -> io::Result<()> {
-        let listener = TcpListener::from_std(self.listener)?;
+    pub(crate) async fn serve(self, metrics: Arc<Metrics>, manager: TaskManager) {
+        let listener = match TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "metrics are not served");
+                return;
+            }
+        };
         let mut scrapes = JoinSet::new();
         loop {
             if scrapes.len() >= MAX_SCRAPES {

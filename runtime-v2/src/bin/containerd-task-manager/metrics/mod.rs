@@ -22,7 +22,7 @@ use tonic::Code;
 
 use histogram::Histogram;
 
-/// Counters of one daemon.
+/// Counters of one manager.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// Plain locks: held for one entry.
@@ -69,8 +69,8 @@ impl Metrics {
         self.downgraded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Shims of an earlier daemon were found again.
-    pub(crate) fn loaded(&self, report: &LoadReport) {
+    /// Shims of an earlier manager were found again.
+    pub(crate) fn loaded(&self, report: &LoadReport, manager: &TaskManager) {
         let add = |counter: &AtomicU64, keys: usize| {
             counter.fetch_add(keys as u64, Ordering::Relaxed);
         };
@@ -78,6 +78,9 @@ impl Metrics {
         add(&self.leaked, report.leaked.len());
         add(&self.dead, report.dead.len());
         add(&self.kept, report.kept.len());
+        let tasks = manager.list(None);
+        let downgraded = tasks.iter().filter(|task| task.shim().is_downgraded());
+        downgraded.for_each(|_| self.downgraded());
     }
 
     /// Everything, as Prometheus reads it.
