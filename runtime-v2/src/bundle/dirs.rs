@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::mounts;
 use crate::error::{Error, Result};
 
 /// Makes `path`, which must not exist.
@@ -48,6 +49,7 @@ pub(super) fn make_bundle(path: &Path, gid: Option<u32>) -> Result<()> {
 
 /// Makes the work directory anew: one that is left over belongs to a container of the past.
 pub(super) fn make_work(path: &Path) -> Result<()> {
+    mounts::unmount_below(&[path])?;
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("clear work directory {}", path.display()), error))

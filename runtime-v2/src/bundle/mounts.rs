@@ -1,4 +1,4 @@
-//! Unmounting everything at and below a directory.
+//! Unmounting everything at and below directories.
 
 use std::{
     ffi::OsString,
@@ -20,21 +20,29 @@ use crate::error::{Error, Result};
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_TRIES: u32 = 20;
 
-/// Unmounts all at and below `dir`, the deepest and latest first.
+/// Unmounts all at and below `dirs`, the deepest and latest first. What a link by one of these
+/// names leads to is not below it.
 ///
 /// # Errors
 /// When something stays mounted, or when it cannot be known that nothing is.
-pub(super) fn unmount_below(dir: &Path) -> Result<()> {
-    let Ok(dir) = dir.canonicalize() else {
-        // A directory that does not exist has no mounts.
+pub(super) fn unmount_below(dirs: &[&Path]) -> Result<()> {
+    // A directory that does not exist has no mounts.
+    let dirs: Vec<PathBuf> = dirs.iter().filter_map(|dir| place(dir)).collect();
+    if dirs.is_empty() {
         return Ok(());
-    };
+    }
     let table = fs::read("/proc/self/mountinfo")
         .map_err(|error| Error::io("read /proc/self/mountinfo", error))?;
-    for target in targets_below(&table, &dir) {
+    for target in targets_below(&table, &dirs) {
         unmount(&target)?;
     }
     Ok(())
+}
+
+/// A directory as the table of mounts names it; none if there is no such.
+fn place(dir: &Path) -> Option<PathBuf> {
+    let is_dir = dir.symlink_metadata().ok()?.is_dir();
+    is_dir.then(|| Some(dir.parent()?.canonicalize().ok()?.join(dir.file_name()?))).flatten()
 }
 
 fn unmount(target: &Path) -> Result<()> {
@@ -55,15 +63,15 @@ fn finish(target: &Path, result: nix::Result<()>) -> Result<()> {
     }
 }
 
-/// Mount points at and below `dir`, in the order to unmount them: the table lists a mount after
+/// Mount points at and below `dirs`, in the order to unmount them: the table lists a mount after
 /// what it is mounted on, so its reverse is that order.
-fn targets_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
+fn targets_below(table: &[u8], dirs: &[PathBuf]) -> Vec<PathBuf> {
     table
         .split(|byte| *byte == b'\n')
         .rev()
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
         .map(unescape)
-        .filter(|target| target.starts_with(dir))
+        .filter(|target| dirs.iter().any(|dir| target.starts_with(dir)))
         .collect()
 }
 
@@ -99,7 +107,7 @@ mod tests {
             3 2 0:3 / /s/rootfs/a\\040b rw - tmpfs tmpfs rw\n\
             4 1 0:4 / /s/rootfs2 rw - tmpfs tmpfs rw\n\
             5 2 0:5 / /s/rootfs rw - tmpfs tmpfs rw\n";
-        let targets = targets_below(table, Path::new("/s/rootfs"));
+        let targets = targets_below(table, &["/s/rootfs".into()]);
         assert_eq!(targets, ["/s/rootfs", "/s/rootfs/a b", "/s/rootfs"].map(PathBuf::from));
     }
 

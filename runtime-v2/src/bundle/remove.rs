@@ -1,4 +1,5 @@
-//! Removing a bundle, without ever walking into a root file system.
+//! Removing a bundle, without ever walking into a root file system, or into anything else that is
+//! mounted there: some shims share more with a container than that.
 
 use std::{
     fs, io,
@@ -16,7 +17,7 @@ const REMOVE_TRIES: u32 = 5;
 const WORK: &str = "work";
 
 impl Bundle {
-    /// Unmounts the root file system, then removes the bundle and its work directory.
+    /// Unmounts what is mounted in it, then removes the bundle and its work directory.
     ///
     /// If something stays mounted, nothing is removed, and this can be tried again: the removal
     /// starts only after `rootfs` went by a plain rmdir, which cannot delete what is mounted.
@@ -25,8 +26,8 @@ impl Bundle {
     /// When something stays.
     pub fn remove(&self) -> Result<()> {
         let rootfs = self.path().join("rootfs");
-        mounts::unmount_below(&rootfs)?;
-        absent_is_fine(fs::remove_dir(&rootfs))
+        mounts::unmount_below(&[self.path(), &self.work])?;
+        absent_is_fine(remove_plain(&rootfs))
             .map_err(|error| Error::io(format!("remove {}", rootfs.display()), error))?;
         remove_hidden(self.path())?;
         remove_hidden(&self.work)
@@ -44,8 +45,9 @@ impl Bundle {
                 continue;
             }
             let failed = |error| Error::io(format!("remove {}", hidden.display()), error);
-            // Gone long ago; were it not, it could be mounted.
-            absent_is_fine(fs::remove_dir(hidden.join("rootfs"))).map_err(failed)?;
+            mounts::unmount_below(&[&hidden])?;
+            // Gone long ago; were it not, it would be a root file system.
+            absent_is_fine(remove_plain(&hidden.join("rootfs"))).map_err(failed)?;
             absent_is_fine(clear(&hidden)).map_err(failed)?;
         }
         Ok(())
@@ -56,7 +58,16 @@ impl Bundle {
     /// # Errors
     /// When it stays.
     pub(crate) fn remove_work(&self) -> Result<()> {
+        mounts::unmount_below(&[&self.work])?;
         remove_hidden(&self.work)
+    }
+}
+
+/// Removes a directory that has nothing in it, or a link.
+fn remove_plain(path: &Path) -> io::Result<()> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
+        removed => removed,
     }
 }
 
@@ -100,6 +111,7 @@ fn remove_hidden(dir: &Path) -> Result<()> {
         return absent_is_fine(fs::remove_file(dir)).map_err(failed);
     }
     // One that an earlier attempt left half-removed would be in the way of the rename.
+    mounts::unmount_below(&[&hidden])?;
     absent_is_fine(clear(&hidden)).map_err(failed)?;
     fs::rename(dir, &hidden).map_err(failed)?;
     for _ in 1..REMOVE_TRIES {

@@ -109,6 +109,75 @@ fn what_is_in_the_root_file_system_is_never_deleted() {
     assert!(!bundle.path().exists());
 }
 
+/// Mounts `source` at `target`; false where nobody may.
+fn bind(source: &Path, target: &Path) -> bool {
+    use nix::mount::{MsFlags, mount};
+    fs::create_dir_all(target).unwrap();
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).is_ok()
+}
+
+#[test]
+fn what_is_mounted_anywhere_in_a_bundle_is_never_walked_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let sentinel = source.join("sentinel");
+    fs::write(&sentinel, "").unwrap();
+    let bundle = Bundle::create(&config, key(), None).unwrap();
+    // By shims that share more with a container than its root file system.
+    let (shared, work) = (bundle.path().join("shared/deep"), bundle.work.join("images"));
+    if !bind(&source, &shared) {
+        return;
+    }
+    assert!(bind(&source, &work));
+    let held = fs::File::open(&shared).unwrap();
+    assert!(bundle.remove().is_err());
+    assert!(sentinel.exists() && shared.join("sentinel").exists());
+    drop(held);
+    bundle.remove().unwrap();
+    assert!(sentinel.exists() && !bundle.path().exists() && !bundle.work.exists());
+
+    // What earlier attempts and containers have left.
+    for left in [bundle.path().with_file_name(".c1/x"), bundle.work.with_file_name(".c1/x")] {
+        assert!(bind(&source, &left));
+        fs::write(left.with_file_name("config.json"), "").unwrap();
+        bundle.remove_leftovers().unwrap();
+        assert!(sentinel.exists() && !left.exists());
+        assert!(bind(&source, &left));
+        Bundle::create(&config, key(), None).unwrap();
+        bundle.remove().unwrap();
+        assert!(sentinel.exists() && !left.exists());
+    }
+    assert!(bind(&source, &work));
+    Bundle::create(&config, key(), None).unwrap();
+    assert!(sentinel.exists());
+    assert!(bind(&source, &work));
+    bundle.remove_work().unwrap();
+    assert!(sentinel.exists() && !bundle.work.exists());
+}
+
+#[test]
+fn what_a_link_in_the_place_of_the_root_file_system_leads_to_stays_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = Bundle::create(&config(&dir), key(), None).unwrap();
+    let (source, elsewhere) = (dir.path().join("source"), dir.path().join("elsewhere"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("sentinel"), "").unwrap();
+    if !bind(&source, &elsewhere) {
+        return;
+    }
+    let rootfs = bundle.path().join("rootfs");
+    fs::remove_dir(&rootfs).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &rootfs).unwrap();
+    let removed = bundle.remove();
+    let stayed = elsewhere.join("sentinel").exists();
+    let _ = nix::mount::umount2(&elsewhere, nix::mount::MntFlags::MNT_DETACH);
+    assert!(stayed && source.join("sentinel").exists());
+    removed.unwrap();
+    assert!(!bundle.path().exists());
+}
+
 #[test]
 fn where_the_shim_is_survives_a_round_trip_in_the_form_containerd_reads() {
     let dir = tempfile::tempdir().unwrap();
