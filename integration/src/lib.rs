@@ -14,8 +14,8 @@
 //! 6. [`task`], [`fakerunc`], [`logger`]: a ttrpc client for both task services, an OCI runtime that can be made to
 //!    misbehave, and programs that read output.
 //! 7. [`shim`], [`container`]: one shim, started as the managers of each containerd series start it.
-//! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`service`], [`containerd`]: a private daemon of any series
-//!    at hand, and its clients. [`daemon`]: the task manager as a daemon in front of one. [`attach`]: the same, called as
+//! 8. [`hybrid`], [`image`], [`terminal`], [`ctr`], [`grpc`], [`met`], [`metrics`], [`service`], [`containerd`]: a private
+//!    daemon of any series at hand, its clients, and which of them were met. [`daemon`]: the task manager as a daemon in front of one. [`attach`]: the same, called as
 //!    a containerd's plugin calls it. [`cri`]: a node for pods, with the task manager in its containerd. [`upgrade`]: a
 //!    node whose containerd changes below its containers.
 //! 9. [`soak`]: lasting work for one shim. [`conformance`]: one script of calls for every shim. [`bench`](mod@bench): how long, how
