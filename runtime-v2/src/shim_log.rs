@@ -10,7 +10,7 @@ use std::{io, path::Path};
 use tokio::{
     net::unix::pipe::{OpenOptions, Receiver},
     sync::oneshot,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
 };
 
 use crate::{
@@ -65,7 +65,9 @@ async fn read(receiver: Receiver, mut stopped: oneshot::Receiver<()>, key: Key) 
         tokio::select! {
             ready = receiver.readable() => match ready.and_then(|()| lines.take(&receiver)) {
                 Ok(Took::End) => break Ok(()),
-                Ok(Took::Some | Took::Nothing) => {}
+                // A shim that writes faster than this reads must not keep the thread for itself.
+                Ok(Took::Some) => yield_now().await,
+                Ok(Took::Nothing) => {}
                 Err(error) => break Err(error),
             },
             _ = &mut stopped => break drain(&receiver, &mut lines),
@@ -140,5 +142,85 @@ impl Lines {
             tracing::info!(target: "shim", namespace = %self.key.namespace, id = %self.key.id, "{line}");
             self.pending.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        os::unix::fs::OpenOptionsExt,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicUsize, Ordering},
+        },
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use nix::{fcntl::OFlag, sys::stat::Mode, unistd::mkfifo};
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+
+    /// Upper bound for things that must happen; only a hang meets it.
+    const HANG: Duration = Duration::from_secs(20);
+
+    /// A log that is slower than its writers, as a terminal is.
+    #[derive(Clone, Default)]
+    struct Slow(Arc<AtomicUsize>);
+
+    impl Subscriber for Slow {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            (0..100).for_each(|_| std::hint::spin_loop());
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// Writes lines until told to stop, or for so long that the reader has held up everybody else.
+    fn flood(fifo: &Path, stop: &AtomicBool) -> bool {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let mut log = options.open(fifo).unwrap();
+        let begun = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if begun.elapsed() > HANG {
+                return false;
+            }
+            let _ = log.write(&b"x\n".repeat(1 << 12));
+        }
+        true
+    }
+
+    #[tokio::test]
+    async fn a_shim_that_logs_without_end_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("log");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let slow = Slow::default();
+        let _log = tracing::subscriber::set_default(slow.clone());
+        let log = ShimLog::open(&fifo, &Key::new("ns", "c1").unwrap()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flooding = {
+            let (fifo, stop) = (fifo.clone(), Arc::clone(&stop));
+            thread::spawn(move || flood(&fifo, &stop))
+        };
+        // The reading is on this very thread, and gives it back.
+        while slow.0.load(Ordering::Relaxed) < 20_000 {
+            tokio::task::yield_now().await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(flooding.join().unwrap(), "held up");
+        log.finish().await;
     }
 }

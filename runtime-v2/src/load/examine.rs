@@ -151,7 +151,7 @@ async fn connect(
     let limit = inner.shims.config().timeouts.load;
     let client = TaskClient::connect(&location, &key.namespace, limit).await?;
     let log = match origin {
-        Origin::Started => Some(ShimLog::open(&bundle.blocking(Bundle::log_fifo).await?, key)?),
+        Origin::Started => log(bundle).await?,
         Origin::Shared | Origin::Joined => None,
     };
     let (bundle, users) = (bundle.clone(), inner.shims.users());
@@ -169,6 +169,24 @@ async fn connect(
     let task = task.map(|pid| if pid == 0 { first.answer.task_pid } else { pid });
     let published = shim.bundle().blocking(|bundle| Ok(bundle.end())).await?;
     Ok(Answered { shim, task, published })
+}
+
+/// The shim's log. One that is no fifo any more, and cannot be made one, is nobody's to read; that
+/// is no reason to lose a container.
+async fn log(bundle: &Bundle) -> Result<Option<ShimLog>> {
+    let key = bundle.key();
+    let opened = match bundle.blocking(Bundle::log_fifo).await {
+        Ok(fifo) => match ShimLog::open(&fifo, key) {
+            // The shim writes into it and would stand still.
+            Err(error) if is_our_own(&error) => return Err(error),
+            opened => opened,
+        },
+        Err(error) => Err(error),
+    };
+    if let Err(error) = &opened {
+        tracing::warn!(namespace = %key.namespace, id = %key.id, %error, "the log of a shim is not read");
+    }
+    Ok(opened.ok())
 }
 
 /// Init's pid if the shim has the task.

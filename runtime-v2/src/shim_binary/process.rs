@@ -18,6 +18,7 @@ use tokio::{
     io::AsyncWriteExt,
     net::unix::pipe::{self, Receiver},
     process::{Child, ChildStdin, Command},
+    task::yield_now,
     time::timeout,
 };
 
@@ -136,6 +137,8 @@ async fn collect(receiver: &Receiver, into: &mut Vec<u8>) {
         if !read_some(receiver, into) {
             return;
         }
+        // One that writes faster than this reads must not keep the thread, and its limit, at bay.
+        yield_now().await;
     }
 }
 
@@ -239,6 +242,16 @@ mod tests {
     async fn endless_output_costs_bounded_memory() {
         let (_, output) = shell("head -c 5000000 /dev/zero", HANG).output().await.unwrap();
         assert_eq!(output.stdout.len(), MAX_OUTPUT);
+    }
+
+    /// On one thread, which the reading must give back for the limit to be seen.
+    #[tokio::test]
+    async fn endless_output_does_not_outlast_its_limit() {
+        let script = "for n in 1 2 3 4; do cat /dev/zero & done; wait";
+        for _ in 0..3 {
+            let error = shell(script, Duration::from_millis(300)).answer().await.unwrap_err();
+            assert_eq!(error.kind(), Code::DeadlineExceeded);
+        }
     }
 
     #[tokio::test]

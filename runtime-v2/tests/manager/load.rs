@@ -60,6 +60,28 @@ async fn an_exit_while_nobody_looked_is_found_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_read_costs_no_container() {
+    type Damage = fn(&std::path::Path);
+    let damages: [Damage; 3] = [
+        |log| fs::write(log, "a file").unwrap(),
+        |log| fs::create_dir(log).unwrap(),
+        |log| std::os::unix::fs::symlink("nowhere/log", log).unwrap(),
+    ];
+    let mut host = Fixture::new(&good());
+    for damage in damages {
+        let pid = host.run("c1").await.pid();
+        host.stop_manager().await;
+        fs::remove_file(host.bundle("c1").join("log")).unwrap();
+        damage(&host.bundle("c1").join("log"));
+        host.start_manager();
+        assert_eq!(host.load().await.loaded, [key("c1")]);
+        assert_eq!(host.manager().list(None)[0].pid(), pid);
+        host.end("c1").await;
+        host.assert_clean().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_shim_without_a_task_is_ended() {
     let mut host = Fixture::new(&json!({ "calls": { "Create": { "hangs": true } } }));
     let (manager, options) = (host.manager().clone(), host.options());
