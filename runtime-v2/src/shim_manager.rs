@@ -15,6 +15,7 @@ use std::{
 };
 
 use runtime_proto::{
+    bootstrap::Bootstrap,
     errdefs::Code,
     types::{Any, RuntimeInfo},
 };
@@ -27,7 +28,7 @@ use crate::{
     runtime_path::Resolver,
     shim::Shim,
     shim_binary::{Eras, ShimBinary},
-    shim_users::Users,
+    shim_users::{Use, Users},
     state_lock::StateLock,
 };
 
@@ -45,6 +46,9 @@ pub struct ShimManager {
     slots: Mutex<HashMap<Key, Slot>>,
     cleaners: Semaphore,
     users: Users,
+    /// Shims of bundles that could not be judged: in use, for all that is known. A plain lock, as
+    /// that.
+    kept: Mutex<HashMap<Key, Use>>,
     /// Given back with the last handle: from then on, another manager may work here.
     _lock: StateLock,
 }
@@ -91,6 +95,7 @@ impl ShimManager {
             slots: Mutex::default(),
             cleaners: Semaphore::new(MAX_CLEANERS),
             users: Users::default(),
+            kept: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -102,6 +107,21 @@ impl ShimManager {
 
     pub(crate) fn users(&self) -> Users {
         self.users.clone()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<Key, Use>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the shim of a bundle be that cannot be judged, whatever others at its address come to.
+    pub(crate) fn keep(&self, key: &Key, location: &Bootstrap) {
+        let using = self.users.begin(&location.address, false);
+        self.kept().insert(key.clone(), using);
+    }
+
+    /// Ends that, once it is known what the bundle is.
+    pub(crate) fn keep_no_more(&self, key: &Key) {
+        self.kept().remove(key);
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Key, Slot>> {

@@ -71,6 +71,16 @@ pub(crate) enum Located {
     Garbled(String),
 }
 
+impl Located {
+    /// Where it is, if that can be read.
+    pub(crate) fn location(self) -> Option<Bootstrap> {
+        match self {
+            Located::At(location) | Located::AtLegacy(location) => Some(location),
+            Located::Nowhere | Located::Garbled(_) => None,
+        }
+    }
+}
+
 impl Bundle {
     /// Reads where the shim is.
     pub(crate) fn located(&self) -> Located {

@@ -13,7 +13,7 @@ use runtime_proto::{
 };
 
 use crate::{
-    bundle::{Bundle, Located, Origin},
+    bundle::{Bundle, Origin},
     client::{First, TaskClient},
     dead_shim,
     error::{Error, Result},
@@ -36,14 +36,12 @@ pub(super) async fn heal(inner: &Inner, key: &Key, binary: &Path) -> Result<()> 
     let located = bundle.blocking(|bundle| Ok(bundle.located())).await?;
     let (namespace, id) = (&key.namespace, &key.id);
     tracing::warn!(%namespace, %id, ?located, "a directory is in the way of a new task");
-    let location = match located {
-        Located::At(location) | Located::AtLegacy(location) => Some(location),
-        Located::Nowhere | Located::Garbled(_) => None,
-    };
+    let location = located.location();
     let answers = match &location {
         None => false,
         Some(location) => prove_stale(inner, &bundle, location).await?,
     };
+    inner.shims.keep_no_more(key);
     let noted = bundle.binary_path().filter(|path| path.exists());
     let binary = noted.as_deref().unwrap_or(binary);
     if let (true, Some(location)) = (answers, &location) {

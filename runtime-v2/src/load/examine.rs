@@ -28,8 +28,9 @@ pub(super) enum Examined {
     Live(Arc<Entry>),
     /// Something to clean up.
     Lost(Lost),
-    /// The records that would tell cannot be read; a bundle is not removed on a guess.
-    Unknown(Error),
+    /// The records that would tell cannot be read; a bundle is not removed on a guess, nor is the
+    /// shim that it notes.
+    Unknown(Error, Option<Bootstrap>),
 }
 
 /// Something to clean up.
@@ -61,11 +62,11 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
         .await;
     let (located, noted, origin) = match read {
         Ok(read) => read,
-        Err(error) => return Examined::Unknown(error),
+        Err(error) => return Examined::Unknown(error, None),
     };
     let binary = match binary(inner, key, noted).await {
         Ok(binary) => binary,
-        Err(error) => return Examined::Unknown(error),
+        Err(error) => return Examined::Unknown(error, located.location()),
     };
     let dead = |location, had_task| {
         let bundle = bundle.clone();
@@ -94,7 +95,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let failure = match timeout(limit, connecting).await {
         Ok(Ok(answered)) => return judge(inner, answered).await,
         // Nothing of this is about the shim, whose container would be killed for it.
-        Ok(Err(error)) if is_our_own(&error) => return Examined::Unknown(error),
+        Ok(Err(error)) if is_our_own(&error) => return Examined::Unknown(error, Some(location)),
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {limit:?}"),
     };

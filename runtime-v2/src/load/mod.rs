@@ -185,7 +185,10 @@ async fn examine_all(
                 }
                 lost.push((reservation, what));
             }
-            Examined::Unknown(error) => {
+            Examined::Unknown(error, location) => {
+                if let Some(location) = location {
+                    inner.shims.keep(reservation.key(), &location);
+                }
                 tracing::error!(namespace = %key.namespace, id = %key.id, %error, "a bundle is left as it is");
                 report.kept.push(key);
             }

@@ -211,3 +211,44 @@ async fn records_that_fail_cost_no_container() {
         assert!(!host.calls().iter().any(|call| call.starts_with("delete")));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_is_not_ended_whose_other_bundle_cannot_be_judged() {
+    let mut host = Fixture::new(&json!({ "group": "pod" }));
+    let address = host.run("pause").await.shim().address().to_owned();
+    let pid = host.run("app").await.pid();
+    host.stop_manager().await;
+    let shim = host.launched()[0];
+    // The task is deleted for a manager that did not live to hear of it.
+    tell(&address, "Kill", "pause").await;
+    tell(&address, "Delete", "pause").await;
+    fs::remove_file(host.bundle("app").join("shim-binary-path")).unwrap();
+    let environment = runtime_v2::Environment {
+        containers: std::sync::Arc::new(BadRecords { hang: false }),
+        sandboxes: host.store.clone(),
+        events: host.record.clone(),
+        mounts: host.mounts.clone(),
+    };
+    let manager = runtime_v2::TaskManager::new(host.config(), environment).unwrap();
+    let report = timed(timed(manager.load()).await.unwrap().finish()).await.unwrap();
+    assert_eq!((report.leaked, report.kept), (vec![key("pause")], vec![key("app")]));
+    assert!(alive(shim), "it has the other container");
+    drop(manager);
+    host.store.insert_container(key("app"), host.path("shim").display().to_string());
+    host.start_manager();
+    assert_eq!(host.load().await.loaded, [key("app")]);
+    assert_eq!(host.manager().list(None)[0].pid(), pid);
+    host.end("app").await;
+    host.assert_clean().await;
+}
+
+/// Calls a shim past its manager.
+async fn tell(address: &str, method: &str, id: &str) {
+    let path = address.strip_prefix("unix://").unwrap();
+    let stream = tokio::net::UnixStream::connect(path).await.unwrap();
+    let connection = runtime_v2::ttrpc::Connection::new(stream, Vec::new());
+    let mut kill = runtime_proto::task::KillRequest::new();
+    (kill.id, kill.signal) = (id.into(), 9);
+    let payload = protobuf::Message::write_to_bytes(&kill).unwrap();
+    connection.call(runtime_proto::task::SERVICE_V3, method, payload, None).await.unwrap();
+}
