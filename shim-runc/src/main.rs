@@ -2,8 +2,8 @@
 //!
 //! The C library calls it directly. What Rust's runtime does before `main` would take 0.08 ms of each start's 1.0
 //! (docs/performance.md), most of it for a message about stacks that overflow.
-#![no_main]
-#![expect(unsafe_code, reason = "the C library knows its entry point by name")]
+#![cfg_attr(not(test), no_main)]
+#![cfg_attr(not(test), expect(unsafe_code, reason = "the C library knows its entry point by name"))]
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ static ALLOCATOR: BySize = BySize;
 const MAX_MESSAGE: usize = 32 << 10;
 
 // SAFETY: no other function has this name, and C's `int main(void)` has this form.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main() -> i32 {
     process::begin();
     run() as i32

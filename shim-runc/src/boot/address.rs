@@ -21,7 +21,7 @@ pub(super) fn write(bundle: &Path, address: &str) -> Result<()> {
     })
 }
 
-/// Removes what [`write`] has left, or was about to leave when its process was killed.
+/// Removes what [`write()`] has left, or was about to leave when its process was killed.
 pub(super) fn remove(bundle: &Path) {
     for name in [NAME, TEMPORARY] {
         let _ = fs::remove_file(bundle.join(name));
