@@ -1,7 +1,7 @@
 //! Runs a container from an OCI bundle with no containerd at all, and prints its events:
 //!
 //! ```text
-//! cargo run --example run_bundle -- io.containerd.runc.v2 /path/to/bundle
+//! cargo run -p runtime-v2 --example run_bundle -- io.containerd.runc.v2 /path/to/bundle
 //! ```
 //! The runtime is a name or the absolute path of any shim binary; `root.path` in the bundle's
 //! `config.json` must be `rootfs`, as `runc spec` writes it.
