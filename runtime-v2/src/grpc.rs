@@ -99,7 +99,8 @@ impl GrpcConnection {
         let request = request.body(()).map_err(|error| CallError::Garbled(error.to_string()))?;
         let mut sender = self.sender.clone().ready().await.map_err(failed)?;
         let (answer, mut body) = sender.send_request(request, false).map_err(failed)?;
-        body.send_data(prefixed(payload), true).map_err(failed)?;
+        // One that is refused before it was sent says why in its answer.
+        let _ = body.send_data(prefixed(payload), true);
         let answer = answer.await.map_err(failed)?;
         let (head, body) = answer.into_parts();
         if !head.status.is_success() {
@@ -202,13 +203,25 @@ fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// A stream that was reset is the end of that call only; anything else is that of the connection,
+/// and of the shim behind it.
 fn failed(error: h2::Error) -> CallError {
-    // A stream that the peer has reset for itself is an answer; anything else is the connection.
     match error.reason() {
-        Some(h2::Reason::CANCEL | h2::Reason::REFUSED_STREAM) if error.is_reset() => {
-            CallError::Refused { code: Code::Unavailable, message: error.to_string() }
+        Some(reason) if error.is_reset() => {
+            CallError::Refused { code: code_of(reason), message: error.to_string() }
         }
         _ => CallError::Closed,
+    }
+}
+
+/// As gRPC's table of errors has it (grpc doc/PROTOCOL-HTTP2.md).
+fn code_of(reason: h2::Reason) -> Code {
+    match reason {
+        h2::Reason::REFUSED_STREAM => Code::Unavailable,
+        h2::Reason::CANCEL => Code::Canceled,
+        h2::Reason::ENHANCE_YOUR_CALM => Code::ResourceExhausted,
+        h2::Reason::INADEQUATE_SECURITY => Code::PermissionDenied,
+        _ => Code::Internal,
     }
 }
 

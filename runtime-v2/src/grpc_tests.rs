@@ -28,6 +28,11 @@ async fn serve(stream: DuplexStream) {
                     stream.send_trailers(trailers).unwrap();
                 }
                 "/s/Hang" => std::future::pending().await,
+                "/s/Reset" => respond.send_reset(h2::Reason::INTERNAL_ERROR),
+                "/s/ResetLate" => {
+                    let mut stream = respond.send_response(Response::new(()), false).unwrap();
+                    stream.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
+                }
                 _ => {
                     let mut response = Response::new(());
                     response.headers_mut().insert("grpc-status", HeaderValue::from_static("12"));
@@ -63,6 +68,19 @@ async fn a_refusal_keeps_its_code_and_words() {
     let message = "unknown méthod%".into();
     let refused = connection.call("s", "Nope", b"", Some(HANG)).await;
     assert_eq!(refused, Err(CallError::Refused { code: Code::Unimplemented, message }));
+}
+
+/// A closed connection is a dead shim, whose container is ended.
+#[tokio::test]
+async fn a_call_that_the_peer_breaks_off_is_no_closed_connection() {
+    let (connection, _serving) = connect().await;
+    for (method, code) in [("Reset", Code::Internal), ("ResetLate", Code::ResourceExhausted)] {
+        let broken = connection.call("s", method, b"", Some(HANG)).await.unwrap_err();
+        assert!(matches!(broken, CallError::Refused { .. }), "{method}: {broken:?}");
+        assert_eq!(broken.code(), code, "{method}");
+        assert!(!connection.is_closed());
+        assert_eq!(connection.call("s", "Echo", b"x", Some(HANG)).await, Ok(b"x".to_vec()));
+    }
 }
 
 #[tokio::test]
