@@ -11,7 +11,6 @@ use runtime_proto::{
     topics::Event,
     types::Timestamp,
 };
-use tokio::time::timeout;
 
 use crate::{
     activation,
@@ -72,7 +71,7 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     if publish(inner, shim.bundle(), &exit, entry.told()).await == Published::Out {
         remove_bundle(inner, shim.bundle()).await;
     }
-    entry.end(exit.clone());
+    entry.end(exit.clone()).await;
     inner.forget(entry);
     exit
 }
@@ -222,9 +221,5 @@ async fn send<E: Event>(inner: &Inner, key: &Key, event: &E) -> Published {
 
 async fn hand_on<E: Event>(inner: &Inner, key: &Key, event: &E) -> Result<()> {
     let envelope = events::envelope(&key.namespace, event)?;
-    let sink = &inner.environment.events;
-    let Some(patience) = sink.patience() else { return sink.publish(envelope).await };
-    timeout(patience, sink.publish(envelope)).await.unwrap_or_else(|_| {
-        Err(Error::new(Code::DeadlineExceeded, format!("not taken within {patience:?}")))
-    })
+    events::hand_on(&*inner.environment.events, envelope).await
 }

@@ -87,7 +87,7 @@ async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit, due: Told) -
         entry.hear(due, LAST_WORDS).await;
     }
     if dead_shim::tell_rest(inner, entry, &exit).await == Published::Later {
-        entry.end(exit.clone());
+        entry.end(exit.clone()).await;
         inner.forget(entry);
         return Ok(exit);
     }
@@ -99,7 +99,7 @@ async fn finish(inner: &Arc<Inner>, entry: &Arc<Entry>, exit: Exit, due: Told) -
         .await
         .map_err(|error| error.within(format!("delete task {}", shim.key())))?;
     activation::deactivate(&*inner.environment.mounts, shim.key()).await;
-    entry.end(exit.clone());
+    entry.end(exit.clone()).await;
     inner.forget(entry);
     let (namespace, id) = (&shim.key().namespace, &shim.key().id);
     tracing::info!(%namespace, %id, pid = exit.pid, status = exit.status, "task deleted");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runtime_proto::{any, errdefs::Code, events::Envelope, topics::Event, types::Timestamp};
-use tokio::sync::broadcast;
+use tokio::{sync::broadcast, time::timeout};
 
 use crate::{
     error::{Error, Result},
@@ -33,6 +33,17 @@ pub trait EventSink: Send + Sync + 'static {
     fn patience(&self) -> Option<Duration> {
         Some(PATIENCE)
     }
+}
+
+/// Hands on an event, within the sink's patience.
+///
+/// # Errors
+/// Those of the sink; `DeadlineExceeded` if it does not take the event.
+pub(crate) async fn hand_on(sink: &dyn EventSink, event: Envelope) -> Result<()> {
+    let Some(patience) = sink.patience() else { return sink.publish(event).await };
+    timeout(patience, sink.publish(event)).await.unwrap_or_else(|_| {
+        Err(Error::new(Code::DeadlineExceeded, format!("not taken within {patience:?}")))
+    })
 }
 
 /// Wraps an event for its journey.

@@ -296,8 +296,10 @@ impl Entry {
         self.record().leaked
     }
 
-    /// Tells those that wait that nothing more will come.
-    pub(crate) fn end(&self, exit: Exit) {
+    /// Tells those that wait that nothing more will come. What is just being noted is so before
+    /// this returns: behind it, there may be another bundle of that id.
+    pub(crate) async fn end(&self, exit: Exit) {
+        let _noting = self.noting.lock().await;
         self.gone.send_replace(Some(exit));
     }
 

@@ -239,7 +239,9 @@ impl TaskManager {
             entry
         };
         if let Some(entry) = entry {
-            entry.learn(&end).await;
+            // To its end, though the caller may go away: what is known and what is noted are one.
+            let learning = tokio::spawn(async move { entry.learn(&end).await });
+            let _ = learning.await;
         }
     }
 

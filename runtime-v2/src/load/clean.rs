@@ -57,7 +57,7 @@ async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) 
     if !told || dead_shim::tell_rest(inner, entry, &end).await == Published::Out {
         dead_shim::remove_bundle(inner, shim.bundle()).await;
     }
-    entry.end(end);
+    entry.end(end).await;
     inner.forget(entry);
 }
 

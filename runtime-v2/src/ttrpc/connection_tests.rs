@@ -5,7 +5,10 @@ use runtime_proto::{
     frame::{TYPE_REQUEST, TYPE_RESPONSE},
     ttrpc::{Response, Status},
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
+    time::timeout,
+};
 
 use super::*;
 use crate::ttrpc::{Answer, Client, Handler, serve_connection};
@@ -180,4 +183,24 @@ async fn a_client_that_closes_its_half_is_answered_by_calls_that_undo_something(
     let answer = Response::parse_from_bytes(&answered[HEADER_LEN..]).unwrap();
     assert_eq!(answer.status.code.value(), Code::Canceled.number());
     tokio::time::timeout(HANG, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_has_no_more_under_way_than_there_is_room_for() {
+    let (client, server) = duplex(1 << 16);
+    tokio::spawn(serve_connection(server, Arc::new(Echo)));
+    let connection = Connection::new(client, Vec::new());
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let connection = connection.clone();
+        let payload = vec![0; 3 << 20];
+        calls.spawn(async move { connection.call("s", "Hang", payload, None).await });
+    }
+    // The others are under way, and hang.
+    for _ in 0..50 {
+        let refused = timeout(HANG, calls.join_next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+    }
+    // Those that are small still find some.
+    assert_eq!(echo(&connection, b"x").await, Ok(b"x".to_vec()));
 }

@@ -14,12 +14,16 @@ use runtime_proto::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::UnixListener,
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
 };
 
 /// Answers that may wait for a client that does not read.
 const QUEUE: usize = 64;
+
+/// What the calls of one connection may hold in memory, in kilobytes: a hundred thousand that wait
+/// for a process each, or thirty of the largest. There is no room for more.
+const ROOM: usize = 128 << 10;
 
 /// After an accept that failed for want of descriptors or memory: calls that are under way end
 /// meanwhile and give some back. The connection stays in the queue.
@@ -133,32 +137,48 @@ async fn read_loop<R: AsyncRead>(
 ) -> io::Result<()> {
     tokio::pin!(reader);
     let (_here, there) = watch::channel(());
+    let room = Arc::new(Semaphore::new(ROOM));
     let mut head = [0; HEADER_LEN];
     loop {
         while calls.try_join_next().is_some() {}
         reader.read_exact(&mut head).await?;
         let header = Header::decode(head);
-        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
-        if length > MAX_PAYLOAD {
-            // Read over, so that the other calls of this connection go on.
-            skip(&mut reader, header.length.into()).await?;
-            let status = CallError::TooLarge(length).status();
-            // An error means that the connection is over and nobody waits for the answer.
-            let _ = answers.send(frame(header.stream_id, Err(status))).await;
-            continue;
-        }
+        let place = match place(&room, header.length) {
+            Ok(place) => place,
+            Err(status) => {
+                // Read over, so that the other calls of this connection go on.
+                skip(&mut reader, header.length.into()).await?;
+                // An error means that the connection is over and nobody waits for the answer.
+                let _ = answers.send(frame(header.stream_id, Err(status))).await;
+                continue;
+            }
+        };
+        let length = usize::try_from(header.length).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut payload = vec![0; length];
         reader.read_exact(&mut payload).await?;
         if header.kind == TYPE_REQUEST {
             let (handler, answers) = (Arc::clone(&handler), answers.clone());
             let client = Client { there: there.clone() };
             calls.spawn(async move {
+                let _place = place;
                 let Some(answer) = answer(&payload, handler.as_ref(), client).await else { return };
                 // An error means that the connection is over and nobody waits for the answer.
                 let _ = answers.send(frame(header.stream_id, answer)).await;
             });
         }
     }
+}
+
+/// Room for a call of this size.
+fn place(room: &Arc<Semaphore>, length: u32) -> Result<OwnedSemaphorePermit, Status> {
+    let size = usize::try_from(length).unwrap_or(usize::MAX);
+    if size > MAX_PAYLOAD {
+        return Err(CallError::TooLarge(size).status());
+    }
+    // What a call costs besides what it says is less than one kilobyte.
+    Arc::clone(room).try_acquire_many_owned(1 + length / 1024).map_err(|_| {
+        Code::ResourceExhausted.status("too many calls are under way on this connection")
+    })
 }
 
 async fn answer(payload: &[u8], handler: &dyn Handler, client: Client) -> Option<Answer> {

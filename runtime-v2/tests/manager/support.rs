@@ -21,6 +21,7 @@ use runtime_v2::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 /// Upper bound for things that must happen; only a hang meets it.
 pub(crate) const HANG: Duration = Duration::from_secs(30);
@@ -38,6 +39,8 @@ pub(crate) struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     seen: Mutex<Vec<Seen>>,
+    /// Whether those who hand on what was seen are held up.
+    pub(crate) holds: watch::Sender<bool>,
 }
 
 #[async_trait]
@@ -54,6 +57,8 @@ impl EventSink for Record {
             (String::new(), 0, 0)
         };
         self.seen.lock().unwrap().push(Seen { topic: event.topic, id, pid, status });
+        // Its sender is there as long as this is.
+        let _ = self.holds.subscribe().wait_for(|holds| !holds).await;
         Ok(())
     }
 }

@@ -3,11 +3,13 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use protobuf::Message;
 use runtime_proto::{
-    events::{TaskDelete, TaskExit},
+    events::{ForwardRequest, SERVICE, TaskDelete, TaskExit},
     topics::Event,
+    types::Timestamp,
 };
-use runtime_v2::{Code, ProcessId};
+use runtime_v2::{Code, ProcessId, events::envelope};
 use serde_json::{Value, json};
 
 use crate::{
@@ -132,6 +134,36 @@ async fn an_exit_of_an_earlier_task_of_the_id_is_not_that_of_the_next() {
     let exits: Vec<u32> = host.record.exits("c1").iter().map(|exit| exit.pid).collect();
     assert_eq!(exits, [earlier, pid]);
     host.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_handed_on_as_its_shim_dies_is_not_told_again() {
+    let host = Fixture::new(&json!({ "tells": "never" }));
+    let pid = host.run("c1").await.pid();
+    host.record.holds.send_replace(true);
+    let stream = tokio::net::UnixStream::connect(host.path("events")).await.unwrap();
+    let connection = runtime_v2::ttrpc::Connection::new(stream, Vec::new());
+    let mut exit = TaskExit::new();
+    (exit.container_id, exit.id) = ("c1".into(), "c1".into());
+    (exit.pid, exit.exit_status) = (pid, 3);
+    exit.exited_at = Some(Timestamp::now()).into();
+    let mut request = ForwardRequest::new();
+    request.envelope = Some(envelope(&key("any").namespace, &exit).unwrap()).into();
+    let payload = request.write_to_bytes().unwrap();
+    let telling = tokio::spawn({
+        let connection = connection.clone();
+        async move { connection.call(SERVICE, "Forward", payload, None).await }
+    });
+    eventually("handed on", || host.record.exits("c1").len() == 1).await;
+    connection.close();
+    timed(telling).await.unwrap().unwrap_err();
+    host.record.holds.send_replace(false);
+    eventually("noted", || host.bundle("c1").join("end.json").exists()).await;
+    signal(host.launched()[0], Signal::SIGKILL);
+    eventually("forgotten", || host.manager().list(None).is_empty()).await;
+    timed(host.manager().settled()).await;
+    host.assert_clean().await;
+    assert_told_once(&host, "c1", (pid, 3), "by a shim that did not wait for the answer");
 }
 
 /// The published Rust shim tells so, without saying of which process.
