@@ -101,6 +101,12 @@ impl Shim {
         self.using.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
+    /// Says that it is an entry now, and the process knows what it is for.
+    pub(crate) fn settle(&self) {
+        let mut using = self.using.lock().unwrap_or_else(PoisonError::into_inner);
+        using.as_mut().into_iter().for_each(Use::settle);
+    }
+
     fn begin_end(&self) {
         self.using.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -150,9 +156,14 @@ impl Shim {
     /// Asks the process to end, closes the connection, and reads the last of the log.
     ///
     /// A shim that serves other containers ignores the request until the last one. If no other
-    /// entry of the manager uses it, one that it started must end, and is made to.
+    /// entry of the manager uses it, one that it started must end, and is made to. One that is just
+    /// making another container may not know so yet, and would obey: it is asked when that container
+    /// goes, whatever becomes of it.
     pub(crate) async fn shut_down(&self, limit: Duration) {
         self.begin_end();
+        if self.users.is_awaited(self.address()) {
+            return self.close().await;
+        }
         let deadline = Instant::now() + limit;
         let mut request = ShutdownRequest::new();
         request.id = self.key().id.to_string();

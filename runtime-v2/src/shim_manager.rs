@@ -115,7 +115,8 @@ impl ShimManager {
 
     /// Lets the shim of a bundle be that cannot be judged, whatever others at its address come to.
     pub(crate) fn keep(&self, key: &Key, location: &Bootstrap) {
-        let using = self.users.begin(&location.address, false);
+        let mut using = self.users.begin(&location.address, false);
+        using.settle();
         self.kept().insert(key.clone(), using);
     }
 
@@ -253,6 +254,7 @@ impl Reservation {
     /// Makes the claim an entry.
     pub fn commit(mut self, shim: Arc<Shim>) {
         if let Some(key) = self.key.take() {
+            shim.settle();
             self.manager.slots().insert(key, Slot::Live(shim));
         }
     }

@@ -19,6 +19,8 @@ pub(crate) struct Users {
 #[derive(Debug, Default)]
 struct Count {
     users: usize,
+    /// How many of them are in the making: the process may know nothing of them yet.
+    making: usize,
     /// Whether one of them, though it may have left, has started the process.
     ours: bool,
 }
@@ -28,6 +30,7 @@ struct Count {
 pub(crate) struct Use {
     users: Users,
     address: String,
+    making: bool,
 }
 
 impl Users {
@@ -35,14 +38,14 @@ impl Users {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a use, of a process that this manager has to end or not.
+    /// Begins a use that is in the making, of a process that this manager has to end or not.
     pub(crate) fn begin(&self, address: &str, ours: bool) -> Use {
         let mut counts = self.counts();
         let count = counts.entry(address.to_owned()).or_default();
-        count.users += 1;
+        (count.users, count.making) = (count.users + 1, count.making + 1);
         count.ours |= ours;
         drop(counts);
-        Use { users: self.clone(), address: address.to_owned() }
+        Use { users: self.clone(), address: address.to_owned(), making: true }
     }
 
     /// All addresses in use.
@@ -55,14 +58,31 @@ impl Users {
         self.counts().get(address).is_some_and(|count| count.ours)
     }
 
+    /// Whether somebody is in the making who uses an address.
+    pub(crate) fn is_awaited(&self, address: &str) -> bool {
+        self.counts().get(address).is_some_and(|count| count.making > 0)
+    }
+
     /// Whether an address is in use.
     pub(crate) fn any(&self, address: &str) -> bool {
         self.counts().contains_key(address)
     }
 }
 
+impl Use {
+    /// Says that it is in the making no more: the process knows what there is to know.
+    pub(crate) fn settle(&mut self) {
+        if std::mem::take(&mut self.making)
+            && let Some(count) = self.users.counts().get_mut(&self.address)
+        {
+            count.making -= 1;
+        }
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
+        self.settle();
         let mut counts = self.users.counts();
         if let Some(count) = counts.get_mut(&self.address) {
             count.users -= 1;
@@ -80,8 +100,11 @@ mod tests {
     #[test]
     fn an_address_is_in_use_until_its_last_user_leaves() {
         let users = Users::default();
-        let (first, second) = (users.begin("a", true), users.begin("a", false));
+        let (first, mut second) = (users.begin("a", true), users.begin("a", false));
+        second.settle();
+        assert!(users.is_awaited("a"));
         drop(first);
+        assert!(!users.is_awaited("a"));
         assert!(users.any("a") && !users.any("b"));
         assert!(users.is_ours("a"), "whoever started it");
         drop(second);

@@ -110,6 +110,33 @@ async fn a_shim_of_many_ends_with_its_last_task_and_not_before() {
     }
 }
 
+/// A shim knows of a container only once that is made; until then it would obey.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_is_not_ended_below_a_container_that_is_being_made() {
+    let host = Fixture::new(&json!({
+        "group": "pod", "calls": { "Create b": { "until": "go" }, "Create c": { "until": "no" } } }));
+    host.run("a").await;
+    let create = |id: &'static str| {
+        let (manager, options) = (host.manager().clone(), host.options());
+        tokio::spawn(async move { manager.create(key(id), options).await })
+    };
+    let making = create("b");
+    eventually("asked to create", || host.count("v3 Create b") == 1).await;
+    host.end("a").await;
+    fs::write(host.path("go"), "").unwrap();
+    timed(making).await.unwrap().unwrap();
+    assert_eq!(host.launched().len(), 1);
+    // One that comes to nothing takes the shim along, since nobody else will.
+    let given_up = create("c");
+    eventually("asked to create", || host.count("v3 Create c") == 1).await;
+    timed(host.manager().delete(&key("b"))).await.unwrap();
+    assert_eq!(host.living().len(), 1);
+    given_up.abort();
+    fs::write(host.path("no"), "").unwrap();
+    eventually("undone", || host.manager().shims().reserve(&key("c")).is_ok()).await;
+    host.assert_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tasks_of_one_process_can_be_deleted_at_once() {
     let host = Fixture::new(&json!({ "group": "pod" }));
