@@ -15,7 +15,7 @@ use runtime_proto::{
 use crate::{
     activation,
     bundle::Bundle,
-    error::{Error, Result},
+    error::Result,
     events,
     hearing::Told,
     id::Key,
@@ -67,8 +67,12 @@ pub(crate) async fn clean_up(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Exit {
     let found = binary_delete(inner, entry).await;
     // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
     shim.remove_socket().await;
-    let exit = entry.published().unwrap_or(found);
-    if publish(inner, shim.bundle(), &exit, entry.told()).await == Published::Out {
+    let (exit, published) = {
+        let _telling = entry.telling().await;
+        let exit = entry.published().unwrap_or(found);
+        (exit.clone(), publish(inner, shim.bundle(), &exit, entry.told()).await)
+    };
+    if published == Published::Out {
         remove_bundle(inner, shim.bundle()).await;
     }
     entry.end(exit.clone()).await;
@@ -191,6 +195,7 @@ pub(crate) async fn publish(inner: &Inner, bundle: &Bundle, exit: &Exit, told: T
 
 /// Tells in the place of a shim what it has not told of a task's end, and will not any more.
 pub(crate) async fn tell_rest(inner: &Inner, entry: &Entry, exit: &Exit) -> Published {
+    let _telling = entry.telling().await;
     let (key, told) = (entry.shim.key(), entry.told());
     if told == Told::BOTH {
         return Published::Out;

@@ -18,11 +18,11 @@ use tokio::{net::UnixListener, task::JoinHandle};
 
 use crate::{
     error::{Error, Result},
-    events::{EventSink, hand_on},
+    events::EventSink,
     hearing::Hearing,
     id::Namespace,
     task_manager::TaskManager,
-    ttrpc::{Answer, Client, Handler, serve},
+    ttrpc::{Handler, serve},
 };
 
 /// A socket being served. Dropping it stops that and removes the socket.
@@ -75,16 +75,9 @@ impl Handler for Forward {
             .map_err(|error| Code::InvalidArgument.status(&error.to_string()))?;
         let envelope = forwarded.envelope.into_option().unwrap_or_default();
         check(&envelope).map_err(|why| Code::InvalidArgument.status(why))?;
-        let published = hand_on(&*self.sink, envelope.clone()).await;
-        published.map_err(|error| error.kind().status(&error.to_string()))?;
-        self.manager.observe(&envelope).await;
+        let relayed = self.manager.relay(envelope, Arc::clone(&self.sink)).await;
+        relayed.map_err(|error| error.kind().status(&error.to_string()))?;
         Ok(Empty::new().write_to_bytes().unwrap_or_default())
-    }
-
-    /// Goes on when the shim has hung up, as one does that is killed: what is handed on must be
-    /// known to be, or it would be told again.
-    async fn call_until(&self, request: Request, _: Client) -> Option<Answer> {
-        Some(self.call(request).await)
     }
 }
 

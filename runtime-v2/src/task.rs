@@ -166,6 +166,9 @@ pub(crate) struct Entry {
     record: Mutex<Record>,
     /// Which events of its end have been told, by the shim or in its place.
     told: watch::Sender<Told>,
+    /// Held while one of them is being told, from before it is until that is known: neither is told
+    /// by two at one time.
+    telling: tokio::sync::Mutex<()>,
     /// Held while that is noted in the bundle, so that the last note is the one that knows most.
     noting: tokio::sync::Mutex<()>,
     /// The end of the entry, for those that wait for a process whose shim died.
@@ -202,6 +205,7 @@ impl Entry {
             turn: tokio::sync::Mutex::default(),
             record: Mutex::default(),
             told: watch::Sender::new(Told::NONE),
+            telling: tokio::sync::Mutex::default(),
             noting: tokio::sync::Mutex::default(),
             gone: watch::Sender::new(None),
         })
@@ -224,6 +228,16 @@ impl Entry {
 
     pub(crate) fn published(&self) -> Option<Exit> {
         self.record().published.clone()
+    }
+
+    /// A turn to tell the end, of whoever looks first whether it is told.
+    pub(crate) async fn telling(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.telling.lock().await
+    }
+
+    /// Whether what an event says has been told.
+    pub(crate) fn has_told(&self, end: &End) -> bool {
+        self.concerns(end) && self.told().has(end.told)
     }
 
     /// Learns from an event. One of an earlier task of this id, which comes late, says nothing.

@@ -20,7 +20,7 @@ use crate::{
     create::{self, Caller, CreateOptions},
     dead_shim, delete,
     error::{Error, Result},
-    events::EventSink,
+    events::{self, EventSink},
     hearing::Hearing,
     id::{Key, Namespace},
     load::{self, Loading},
@@ -243,6 +243,33 @@ impl TaskManager {
             let learning = tokio::spawn(async move { entry.learn(&end).await });
             let _ = learning.await;
         }
+    }
+
+    /// Hands on an event of a shim and learns from it, as one step: meanwhile nobody tells it in that
+    /// shim's place, and what has been told before, by whomever, is not told again. It comes to its
+    /// end though the caller may go away.
+    ///
+    /// # Errors
+    /// Those of the sink; then the event is for the shim to send again.
+    pub async fn relay(&self, event: Envelope, sink: Arc<dyn EventSink>) -> Result<()> {
+        let manager = self.clone();
+        let relaying = async move {
+            let end = observed::read(&event);
+            let entry = end.as_ref().and_then(|(key, _)| manager.inner.entry(key));
+            let _telling = match &entry {
+                Some(entry) => Some(entry.telling().await),
+                None => None,
+            };
+            if entry.as_ref().zip(end.as_ref()).is_some_and(|(entry, (_, end))| entry.has_told(end))
+            {
+                return Ok(());
+            }
+            events::hand_on(&*sink, event.clone()).await?;
+            manager.observe(&event).await;
+            Ok(())
+        };
+        let relayed = tokio::spawn(relaying).await;
+        relayed.unwrap_or_else(|_| Err(Error::new(Code::Internal, "an event was cut off")))
     }
 
     /// Waits until every creation, deletion and clean-up that has begun is over, for a graceful

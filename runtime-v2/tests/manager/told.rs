@@ -143,27 +143,48 @@ async fn what_is_handed_on_as_its_shim_dies_is_not_told_again() {
     host.record.holds.send_replace(true);
     let stream = tokio::net::UnixStream::connect(host.path("events")).await.unwrap();
     let connection = runtime_v2::ttrpc::Connection::new(stream, Vec::new());
-    let mut exit = TaskExit::new();
-    (exit.container_id, exit.id) = ("c1".into(), "c1".into());
-    (exit.pid, exit.exit_status) = (pid, 3);
-    exit.exited_at = Some(Timestamp::now()).into();
-    let mut request = ForwardRequest::new();
-    request.envelope = Some(envelope(&key("any").namespace, &exit).unwrap()).into();
-    let payload = request.write_to_bytes().unwrap();
     let telling = tokio::spawn({
         let connection = connection.clone();
-        async move { connection.call(SERVICE, "Forward", payload, None).await }
+        async move { connection.call(SERVICE, "Forward", exit_event("c1", pid, 3), None).await }
     });
     eventually("handed on", || host.record.exits("c1").len() == 1).await;
     connection.close();
     timed(telling).await.unwrap().unwrap_err();
-    host.record.holds.send_replace(false);
-    eventually("noted", || host.bundle("c1").join("end.json").exists()).await;
     signal(host.launched()[0], Signal::SIGKILL);
+    eventually("cleaned up behind", || host.count("delete c1") == 1).await;
+    host.record.holds.send_replace(false);
     eventually("forgotten", || host.manager().list(None).is_empty()).await;
     timed(host.manager().settled()).await;
     host.assert_clean().await;
     assert_told_once(&host, "c1", (pid, 3), "by a shim that did not wait for the answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_shim_tells_again_is_not_handed_on_again() {
+    let host = Fixture::new(&good());
+    let pid = host.run("c1").await.pid();
+    let stream = tokio::net::UnixStream::connect(host.path("events")).await.unwrap();
+    let connection = runtime_v2::ttrpc::Connection::new(stream, Vec::new());
+    // The answer to the first may have been lost.
+    for _ in 0..2 {
+        let told = connection.call(SERVICE, "Forward", exit_event("c1", pid, 3), None);
+        timed(told).await.unwrap();
+    }
+    signal(host.launched()[0], Signal::SIGKILL);
+    eventually("forgotten", || host.manager().list(None).is_empty()).await;
+    timed(host.manager().settled()).await;
+    assert_told_once(&host, "c1", (pid, 3), "twice");
+}
+
+/// As a shim forwards an exit.
+fn exit_event(id: &str, pid: u32, status: u32) -> Vec<u8> {
+    let mut exit = TaskExit::new();
+    (exit.container_id, exit.id) = (id.into(), id.into());
+    (exit.pid, exit.exit_status) = (pid, status);
+    exit.exited_at = Some(Timestamp::now()).into();
+    let mut request = ForwardRequest::new();
+    request.envelope = Some(envelope(&key("any").namespace, &exit).unwrap()).into();
+    request.write_to_bytes().unwrap()
 }
 
 /// The published Rust shim tells so, without saying of which process.
