@@ -82,6 +82,12 @@ fn script(random: &mut Random) -> Value {
         json!({ "dies_after": true }),
         json!({ "delay_ms": 15 }),
     ]);
+    // One that says it has no such task has none; of one that has, more would be told.
+    let how = if step.starts_with("Delete") && how == json!({ "refuses": 5 }) {
+        json!({ "refuses_after": 5 })
+    } else {
+        how
+    };
     let mut script = json!({ "calls": { step: how } });
     match random.below(8) {
         0 => script["start"] = json!("fails_late"),
