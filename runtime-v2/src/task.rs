@@ -299,6 +299,11 @@ impl Entry {
         self.record().deleted = Some(exit);
     }
 
+    /// Whether it was deleted but for what could not be removed, with nobody at work on that.
+    pub(crate) fn is_left_over(&self) -> bool {
+        self.deleted().is_some() && !self.is_leaked() && self.turn.try_lock().is_ok()
+    }
+
     /// Notes that there is no such task: its shim is ended by the load that has found it.
     pub(crate) fn note_leaked(&self, exit: Exit) {
         let mut record = self.record();

@@ -25,7 +25,7 @@ use crate::{
     id::{Key, Namespace},
     load::{self, Loading},
     observed::{self, End},
-    shim_manager::ShimManager,
+    shim_manager::{Reservation, ShimManager},
     state_lock::StateLock,
     stores::{ContainerStore, SandboxStore},
     task::{Entry, Exit, Task},
@@ -140,7 +140,7 @@ impl TaskManager {
         options: CreateOptions,
         given_up: impl Future<Output = ()>,
     ) -> Result<Task> {
-        let reservation = self.inner.shims.reserve(&key)?;
+        let reservation = self.reserve(&key).await?;
         let (reply, mut created) = oneshot::channel();
         let (want, wanted) = watch::channel(());
         let caller = Caller::new(reply, wanted);
@@ -160,6 +160,20 @@ impl TaskManager {
             }
         };
         created.unwrap_or_else(|_| Err(cut_off("create", &key)))
+    }
+
+    /// Takes an id. A task that is deleted but for a bundle that could not be removed then is nobody's
+    /// to find, so whoever wants the id goes on with that.
+    async fn reserve(&self, key: &Key) -> Result<Reservation> {
+        let taken = match self.inner.shims.reserve(key) {
+            Err(error) if error.kind() == Code::AlreadyExists => error,
+            reserved => return reserved,
+        };
+        if !self.inner.entry(key).is_some_and(|entry| entry.is_left_over()) {
+            return Err(taken);
+        }
+        self.delete(key).await.map_err(|error| error.with_kind(Code::AlreadyExists))?;
+        self.inner.shims.reserve(key)
     }
 
     /// A task by its id. While one of that id is being loaded, this waits for the outcome.

@@ -258,4 +258,19 @@ async fn a_busy_root_file_system_is_never_walked_into_and_the_next_delete_goes_o
     assert_eq!(host.record.exits("c2").len(), 1);
     assert_eq!(host.record.deletes("c2").len(), 1);
     let _ = umount2(&rootfs, MntFlags::MNT_DETACH);
+
+    // The same for a client that asks for the task first, and is told that there is none.
+    let task = host.run("c3").await;
+    let rootfs = host.bundle("c3").join("rootfs");
+    mount(Some(&source), &rootfs, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let held = fs::File::open(&rootfs).unwrap();
+    timed(task.kill(&INIT, 9, false)).await.unwrap();
+    timed(host.manager().delete(&key("c3"))).await.unwrap_err();
+    assert_eq!(host.create("c3").await.unwrap_err().kind(), Code::AlreadyExists);
+    drop(held);
+    host.run("c3").await;
+    host.end("c3").await;
+    host.assert_clean().await;
+    assert!(source.join("sentinel").exists());
+    assert_eq!((host.record.exits("c3").len(), host.record.deletes("c3").len()), (2, 2));
 }
