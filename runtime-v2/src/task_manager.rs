@@ -31,6 +31,10 @@ use crate::{
     task::{Entry, Exit, Task},
 };
 
+/// Ends that are kept of one id until there is an entry: those of a task, told twice perhaps, and of
+/// the one before. A shim does not decide how much memory its manager uses.
+const MAX_EARLY: usize = 8;
+
 /// What a manager needs from whoever embeds it.
 pub struct Environment {
     /// Records of containers.
@@ -141,6 +145,8 @@ impl TaskManager {
         given_up: impl Future<Output = ()>,
     ) -> Result<Task> {
         let reservation = self.reserve(&key).await?;
+        // What was heard of an earlier creation of this id, which failed, says nothing of this one.
+        self.inner.tasks().early.remove(&key);
         let (reply, mut created) = oneshot::channel();
         let (want, wanted) = watch::channel(());
         let caller = Caller::new(reply, wanted);
@@ -248,7 +254,7 @@ impl TaskManager {
             let entry = tasks.entries.get(&key).cloned();
             if entry.is_none() && self.inner.shims.is_taken(&key) {
                 // Of what is being made, or looked at, right now.
-                tasks.early.entry(key).or_default().push(end.clone());
+                self.inner.keep_early(&mut tasks, key, end.clone());
             }
             entry
         };
@@ -338,12 +344,21 @@ impl Inner {
         let mut tasks = self.tasks();
         tasks.entries.insert(key.clone(), Arc::clone(entry));
         let heard = tasks.early.remove(key).unwrap_or_default();
-        // What was heard of creations that failed is of no use to anybody.
-        tasks.early.retain(|key, _| self.shims.is_taken(key));
         drop(tasks);
         if !heard.is_empty() {
             entry.recall(heard);
         }
+    }
+
+    /// Keeps what was heard of an id until there is an entry of it.
+    fn keep_early(&self, tasks: &mut Tasks, key: Key, end: End) {
+        // What was heard of creations that failed is of no use to anybody.
+        tasks.early.retain(|key, _| self.shims.is_taken(key));
+        let heard = tasks.early.entry(key).or_default();
+        if heard.len() == MAX_EARLY {
+            heard.remove(0);
+        }
+        heard.push(end);
     }
 
     /// Forgets a task and its shim; the id is free.

@@ -176,6 +176,29 @@ async fn what_a_shim_tells_again_is_not_handed_on_again() {
     assert_told_once(&host, "c1", (pid, 3), "twice");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_creation_that_failed_has_told_is_not_the_next_ones() {
+    let host = Fixture::new(
+        &json!({ "tells": "never", "calls": { "Create": { "until": "go", "refuses": 2 } } }),
+    );
+    let (manager, options) = (host.manager().clone(), host.options());
+    let failing = tokio::spawn(async move { manager.create(key("c1"), options).await });
+    eventually("asked to create", || host.count("v3 Create c1") == 1).await;
+    // Of what came to nothing there is no pid to tell, and what has none may be anybody's.
+    let mut deletion = TaskDelete::new();
+    (deletion.container_id, deletion.exit_status) = ("c1".into(), 1);
+    host.observe(&deletion).await;
+    fs::write(host.path("go"), "").unwrap();
+    timed(failing).await.unwrap().unwrap_err();
+    host.script(&good());
+    let pid = host.run("c1").await.pid();
+    signal(*host.launched().last().unwrap(), Signal::SIGKILL);
+    eventually("forgotten", || host.manager().list(None).is_empty()).await;
+    timed(host.manager().settled()).await;
+    assert_told_once(&host, "c1", (pid, 137), "behind a creation that failed");
+    host.assert_clean().await;
+}
+
 /// As a shim forwards an exit.
 fn exit_event(id: &str, pid: u32, status: u32) -> Vec<u8> {
     let mut exit = TaskExit::new();
