@@ -91,7 +91,7 @@ pub(crate) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
     if names.is_empty() {
         return HashSet::new();
     }
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let table = table("/proc/net/unix");
     rows(&table)
         .filter(|row| row.flags & ACCEPTS != 0 && names.contains(row.path))
         .map(|row| row.inode.to_owned())
@@ -101,7 +101,7 @@ pub(crate) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
 /// Files of the sockets that a process holds.
 pub(crate) fn sockets_of(pid: i32) -> Vec<PathBuf> {
     let inodes = socket_inodes(pid);
-    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let table = table(&format!("/proc/{pid}/net/unix"));
     let held = rows(&table).filter(|row| inodes.contains(row.inode));
     held.filter(|row| row.path.starts_with('/')).map(|row| row.path.into()).collect()
 }
@@ -113,12 +113,48 @@ struct Row<'a> {
     path: &'a str,
 }
 
+/// A table of sockets. Names may be any bytes, and those of others are no reason to know nothing.
+fn table(path: &str) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
 fn rows(table: &str) -> impl Iterator<Item = Row<'_>> {
-    // Num RefCount Protocol Flags Type St Inode Path
+    // Num RefCount Protocol Flags Type St Inode Path: padded, but for the last, which may hold blanks
+    // of its own.
     table.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(3);
-        let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
-        let mut fields = fields.skip(2);
-        Some(Row { flags, inode: fields.next()?, path: fields.next()? })
+        let mut rest = line;
+        let mut field = || {
+            let (word, tail) = rest.trim_start_matches(' ').split_once(' ')?;
+            rest = tail;
+            Some(word)
+        };
+        let flags = u32::from_str_radix([field()?, field()?, field()?, field()?][3], 16).ok()?;
+        let inode = [field()?, field()?, field()?][2];
+        Some(Row { flags, inode, path: rest })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    };
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_by_whatever_name_and_beside_whatever_others() {
+        let dir = tempfile::tempdir().unwrap();
+        // Anybody on the machine, and in its network, may have one of these.
+        let name = [b"\xff\xfe ", dir.path().as_os_str().as_bytes()].concat();
+        let _odd = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let path = dir.path().join("a  b c");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let listening = listening_inodes(&HashSet::from([path.to_str().unwrap().to_owned()]));
+        assert_eq!(listening.len(), 1);
+        assert!(listening.is_subset(&socket_inodes(own)));
+        assert!(sockets_of(own).contains(&path));
+    }
 }

@@ -85,8 +85,9 @@ impl Process {
                 Some(name.to_owned())
             })
             .collect();
-        let table = fs::read_to_string(self.file("net/unix")).unwrap_or_default();
-        listening(&table)
+        // Names may be any bytes, and those of others are no reason to know nothing.
+        let table = fs::read(self.file("net/unix")).unwrap_or_default();
+        listening(&String::from_utf8_lossy(&table))
             .filter(|(inode, _)| inodes.iter().any(|own| own == inode))
             .map(|(_, path)| path.into())
             .collect()
@@ -108,13 +109,18 @@ fn without_deleted(link: &Path) -> PathBuf {
 fn listening(table: &str) -> impl Iterator<Item = (&str, &str)> {
     /// `__SO_ACCEPTCON`
     const ACCEPTS: u32 = 1 << 16;
-    // Num RefCount Protocol Flags Type St Inode Path
+    // Num RefCount Protocol Flags Type St Inode Path: padded, but for the last, which may hold blanks
+    // of its own.
     table.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(3);
-        let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
-        let mut fields = fields.skip(2);
-        let (inode, path) = (fields.next()?, fields.next()?);
-        (flags & ACCEPTS != 0 && path.starts_with('/')).then_some((inode, path))
+        let mut rest = line;
+        let mut field = || {
+            let (word, tail) = rest.trim_start_matches(' ').split_once(' ')?;
+            rest = tail;
+            Some(word)
+        };
+        let flags = u32::from_str_radix([field()?, field()?, field()?, field()?][3], 16).ok()?;
+        let inode = [field()?, field()?, field()?][2];
+        (flags & ACCEPTS != 0 && rest.starts_with('/')).then_some((inode, rest))
     })
 }
 
@@ -162,8 +168,14 @@ mod tests {
 
     #[test]
     fn listening_sockets_are_found_by_their_files() {
+        use std::os::{
+            linux::net::SocketAddrExt,
+            unix::net::{SocketAddr, UnixListener},
+        };
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
+        let name = [b"\xff\xfe ", dir.path().as_os_str().as_bytes()].concat();
+        let _odd = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        let path = dir.path().join("a  b c");
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(Process::find(std::process::id()).unwrap().listens_at().contains(&path));
     }
