@@ -106,7 +106,14 @@ pub(crate) async fn run_delete(
     });
     // It is only cut off when everything is.
     let _ = forgotten.await;
-    match binary.delete(key, bundle.path()).await {
+    let mut deleted = binary.delete(key, bundle.path()).await;
+    if deleted.as_ref().is_err_and(|error| error.kind() == Code::DeadlineExceeded) {
+        // What it has done by then need not be done again, and what it was about to do must be: with
+        // the bundle goes all that is known of the container.
+        tracing::warn!(namespace = %key.namespace, id = %key.id, "clean-up by the shim binary takes long");
+        deleted = binary.delete(key, bundle.path()).await;
+    }
+    match deleted {
         Ok(answer) => {
             let mut exit = exit(answer);
             if let Some(pid) = known {

@@ -88,6 +88,22 @@ async fn a_clean_up_that_fails_is_still_reported_and_leaves_nothing() {
     host.assert_clean().await;
 }
 
+/// On a slow disk an unmount takes longer than that, and is done all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_up_that_takes_too_long_is_gone_on_with() {
+    let host = Fixture::new(&json!({ "delete": "hangs" }));
+    let pid = host.run("c1").await.pid();
+    signal(host.launched()[0], Signal::SIGKILL);
+    eventually("cleaning up", || host.count("delete c1") == 1).await;
+    host.script(&good());
+    eventually("forgotten", || host.manager().list(None).is_empty()).await;
+    timed(host.manager().settled()).await;
+    let exits = host.record.exits("c1");
+    assert_eq!((exits.len(), exits[0].pid, exits[0].status), (1, pid, 137));
+    assert_eq!(host.count("delete c1"), 2);
+    host.assert_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delete_and_a_dying_shim_together_report_once() {
     let host = Fixture::new(&good());
