@@ -299,9 +299,9 @@ impl Entry {
         self.record().deleted = Some(exit);
     }
 
-    /// Whether it was deleted but for what could not be removed, with nobody at work on that.
+    /// Whether it is deleted but for what is still to be removed.
     pub(crate) fn is_left_over(&self) -> bool {
-        self.deleted().is_some() && !self.is_leaked() && self.turn.try_lock().is_ok()
+        self.deleted().is_some() && !self.is_leaked()
     }
 
     /// Notes that there is no such task: its shim is ended by the load that has found it.

@@ -168,8 +168,8 @@ impl TaskManager {
         created.unwrap_or_else(|_| Err(cut_off("create", &key)))
     }
 
-    /// Takes an id. A task that is deleted but for a bundle that could not be removed then is nobody's
-    /// to find, so whoever wants the id goes on with that.
+    /// Takes an id. A task that is deleted but for its bundle is nobody's to find, so whoever wants the
+    /// id waits for the bundle to go, and goes on with that if it could not be removed then.
     async fn reserve(&self, key: &Key) -> Result<Reservation> {
         let taken = match self.inner.shims.reserve(key) {
             Err(error) if error.kind() == Code::AlreadyExists => error,
@@ -178,8 +178,13 @@ impl TaskManager {
         if !self.inner.entry(key).is_some_and(|entry| entry.is_left_over()) {
             return Err(taken);
         }
-        self.delete(key).await.map_err(|error| error.with_kind(Code::AlreadyExists))?;
-        self.inner.shims.reserve(key)
+        match self.delete(key).await {
+            // Removed meanwhile by who was at it.
+            Err(error) if error.kind() != Code::NotFound => {
+                Err(error.with_kind(Code::AlreadyExists))
+            }
+            _ => self.inner.shims.reserve(key),
+        }
     }
 
     /// A task by its id. While one of that id is being loaded, this waits for the outcome.
