@@ -7,9 +7,10 @@
 //!     | other -------> nothing has changed                                      : that error
 //! ```
 //! `Shutdown` goes to the shim after every deletion, whatever pod the container was in: a shim of
-//! many containers ignores it until the last, and one of a single container needs it. It is held
-//! back until exit and deletion have been heard, where they are to be heard; what was not is told in
-//! the shim's place behind it.
+//! many containers ignores it until the last, and one of a single container needs it. Only one in
+//! which a container is just being made is left to the end of that. It is held back until exit and
+//! deletion have been heard, where they are to be heard; what was not is told in the shim's place
+//! behind it.
 
 use std::{sync::Arc, time::Duration};
 
