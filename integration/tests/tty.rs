@@ -3,9 +3,10 @@
 use integration::container::Container;
 use integration::failure::Result;
 use integration::scenario::scenario;
-use integration::spec::Spec;
+use integration::spec::{self, Spec};
 use integration::stdio::{Input, Stdio, collect};
 use integration::{ensure, ensure_eq};
+use ttrpc::Code;
 
 #[test]
 fn terminal_carries_input_output_and_size() -> Result {
@@ -46,6 +47,27 @@ fn size_of_no_terminal_is_nobodys_fault() -> Result {
         tasks.wait(id, "").await?;
         // Clients send the size of their window at any time.
         tasks.resize(id, "", 80, 24).await?;
+        container.retire().await
+    })
+}
+
+#[test]
+fn size_that_no_terminal_can_have_is_refused() -> Result {
+    scenario(async |fixture| {
+        let _sink = fixture.fake_containerd()?;
+        let container = Container::run(fixture, "a", &Spec::new(&["sleep", "1000"])).await?;
+        let (id, tasks) = (container.id(), &container.shim.tasks);
+        tasks.exec(id, "e", &spec::process(&["sleep", "1000"]), &Stdio::null()).await?;
+        for (exec, width, height) in [("e", 65_536, 24), ("e", 80, 70_000), ("", 65_536, 24)] {
+            let refused = tasks.resize(id, exec, width, height).await.err();
+            let code = refused.as_ref().and_then(|error| error.code());
+            ensure_eq!(code, Some(Code::INVALID_ARGUMENT), "{exec:?}, {width} by {height}");
+            let (text, number) = (format!("{refused:?}"), width.max(height).to_string());
+            ensure!(text.contains(&number) && text.contains("65535"), "no number in {text}");
+        }
+        tasks.resize(id, "e", 65_535, 65_535).await?;
+        let unknown = tasks.resize(id, "x", 65_536, 24).await.err().and_then(|error| error.code());
+        ensure_eq!(unknown, Some(Code::NOT_FOUND), "of an unknown exec");
         container.retire().await
     })
 }

@@ -35,6 +35,7 @@ use crate::{
     cgroup::Cgroup,
     error::{Error, Result},
     exits::Ledger,
+    io::Size,
     process::{
         Process, Snapshot, Stdio, lock,
         state::{ExecState, InitState},
@@ -161,7 +162,8 @@ impl Container {
     /// Changes the size of a process's terminal; nothing without one.
     ///
     /// # Errors
-    /// NotFound for an unknown exec, FailedPrecondition for one that has ended, and for an init whose terminal has.
+    /// NotFound for an unknown exec, FailedPrecondition for one that has ended, and for an init whose terminal has;
+    /// InvalidArgument for a size that no terminal can have, whether there is one or not.
     pub fn resize(&self, process: ProcessId<'_>, width: u32, height: u32) -> Result<()> {
         use crate::process::state::Verb;
         let io = match process {
@@ -177,7 +179,8 @@ impl Container {
                 exec.io()
             }
         };
-        io.map_or(Ok(()), |io| io.resize(width, height))
+        let size = Size::of(width, height)?;
+        io.map_or(Ok(()), |io| io.resize(size))
     }
 
     /// Lets a process see the end of its input once it has read what is there.

@@ -49,6 +49,29 @@ pub(super) struct ConsoleSocket {
 #[derive(Debug)]
 struct PrivateDirectory(PathBuf);
 
+/// The size of a terminal, in characters as the kernel counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    width: u16,
+    height: u16,
+}
+
+impl Size {
+    /// From a request.
+    ///
+    /// # Errors
+    /// InvalidArgument for more than the kernel can count.
+    pub fn of(width: u32, height: u32) -> Result<Self> {
+        let cells = |name: &str, count: u32| {
+            u16::try_from(count).map_err(|_| {
+                let context = format!("{name} {count} of a terminal is above {}", u16::MAX);
+                Error::new(Code::InvalidArgument, context)
+            })
+        };
+        Ok(Self { width: cells("width", width)?, height: cells("height", height)? })
+    }
+}
+
 nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, libc::winsize);
 
 impl ConsoleSocket {
@@ -144,16 +167,31 @@ fn receive_descriptors(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Tells the terminal its size, and the processes on it that it changed.
-pub(super) fn resize(master: &OwnedFd, width: u32, height: u32) -> Result<()> {
-    let cells = |count: u32| {
-        u16::try_from(count).map_err(|error| {
-            Error::caused(Code::InvalidArgument, format!("terminal size {count}"), error)
-        })
-    };
+pub(super) fn resize(master: &OwnedFd, size: Size) -> Result<()> {
     let size =
-        libc::winsize { ws_row: cells(height)?, ws_col: cells(width)?, ws_xpixel: 0, ws_ypixel: 0 };
+        libc::winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the descriptor is borrowed for the call, and TIOCSWINSZ only reads the structure.
     let result = unsafe { set_window_size(master.as_fd().as_raw_fd(), &raw const size) };
     result.map_err(|errno| Error::io("resize terminal", io::Error::from(errno)))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_what_the_kernel_can_count() {
+        for (width, height) in [(0, 0), (80, 24), (65_535, 65_535)] {
+            assert!(Size::of(width, height).is_ok(), "{width} by {height}");
+        }
+        for (width, height, sentence) in [
+            (65_536, 24, "width 65536 of a terminal is above 65535"),
+            (80, u32::MAX, "height 4294967295 of a terminal is above 65535"),
+        ] {
+            let error = Size::of(width, height).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert_eq!(error.to_string(), sentence);
+        }
+    }
 }

@@ -43,7 +43,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-pub use self::binary::{ExitFuture, Spawn, Spawned};
+pub use self::{
+    binary::{ExitFuture, Spawn, Spawned},
+    console::Size,
+};
 use self::{
     binary::{Logger, TERM_TIMEOUT},
     input::{feed_pipe, feed_terminal},
@@ -136,7 +139,7 @@ enum Terminal {
     /// Not a terminal, or closed.
     None,
     /// Not received yet; the size it shall get.
-    Awaited(Option<(u32, u32)>),
+    Awaited(Option<Size>),
     Master(Arc<OwnedFd>),
 }
 
@@ -209,14 +212,14 @@ impl ProcessIo {
     }
 
     /// Sets the size of the terminal, now or as soon as there is one. No terminal, no effect.
-    pub fn resize(&self, width: u32, height: u32) -> Result<()> {
+    pub fn resize(&self, size: Size) -> Result<()> {
         match &mut *lock(&self.terminal) {
             Terminal::None => Ok(()),
-            Terminal::Awaited(size) => {
-                *size = Some((width, height));
+            Terminal::Awaited(awaited) => {
+                *awaited = Some(size);
                 Ok(())
             }
-            Terminal::Master(master) => console::resize(master, width, height),
+            Terminal::Master(master) => console::resize(master, size),
         }
     }
 
@@ -282,7 +285,7 @@ impl ProcessIo {
         };
         *terminal = Terminal::Master(Arc::clone(master));
         match size {
-            Some((width, height)) => console::resize(master, width, height),
+            Some(size) => console::resize(master, size),
             None => Ok(()),
         }
     }

@@ -22,7 +22,7 @@ use runtime_proto::errdefs::Code;
 use tokio::task::spawn_blocking;
 
 use super::{
-    super::{ChildEnd, ChildStdio, ProcessIo},
+    super::{ChildEnd, ChildStdio, ProcessIo, Size},
     client::{Client, NoSpawn, Witness, apart, open_writer, pattern, read_all, soon},
 };
 
@@ -198,26 +198,25 @@ async fn the_size_reaches_the_terminal_early_or_late() {
     };
     let client = client(&["stdout"]);
     let (io, child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
-    io.resize(100, 30).unwrap();
+    io.resize(Size::of(100, 30).unwrap()).unwrap();
     let pty = raw_pty();
     send(&socket(&child), &[&pty.master]);
     io.attach().await.unwrap();
     let process = File::from(pty.slave);
     assert_eq!(size(&process), (100, 30));
-    io.resize(81, 25).unwrap();
+    io.resize(Size::of(81, 25).unwrap()).unwrap();
     assert_eq!(size(&process), (81, 25));
-    assert_eq!(io.resize(70_000, 1).unwrap_err().kind(), Code::InvalidArgument);
     io.close().await;
-    io.resize(1, 1).unwrap();
+    io.resize(Size::of(1, 1).unwrap()).unwrap();
 }
 
 #[tokio::test]
 async fn without_a_terminal_a_size_means_nothing() {
     let client = Client::new();
     let (io, _child) = ProcessIo::open(&client.request(&NoSpawn)).await.unwrap();
-    io.resize(80, 25).unwrap();
+    io.resize(Size::of(80, 25).unwrap()).unwrap();
     io.attach().await.unwrap();
-    io.resize(80, 25).unwrap();
+    io.resize(Size::of(80, 25).unwrap()).unwrap();
     io.close().await;
 }
 
