@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::{self, Error, Result},
     id::Key,
-    load,
+    load, procfs,
     shim::{Parts, Shim},
     shim_manager,
     shim_users::Users,
@@ -180,6 +180,11 @@ async fn find_task(shim: &Shim) -> TaskState {
         },
         Err(error) => TaskState::Unclear(error),
     }
+}
+
+/// The files of the sockets at which a process listens; none if it has ended.
+pub fn listens_at(pid: u32) -> Vec<PathBuf> {
+    i32::try_from(pid).map_or_else(|_| Vec::new(), procfs::listens_at)
 }
 
 /// Asks a shim without tasks to end; one that has some ignores it. Waits a moment for its end.

@@ -93,16 +93,25 @@ pub(crate) fn listening_inodes(names: &HashSet<String>) -> HashSet<String> {
     }
     let table = table("/proc/net/unix");
     rows(&table)
-        .filter(|row| row.flags & ACCEPTS != 0 && names.contains(row.path))
+        .filter(|row| row.listens() && names.contains(row.path))
         .map(|row| row.inode.to_owned())
         .collect()
 }
 
 /// Files of the sockets that a process holds.
 pub(crate) fn sockets_of(pid: i32) -> Vec<PathBuf> {
+    socket_files(pid, |_| true)
+}
+
+/// Files of the sockets that a process listens at.
+pub(crate) fn listens_at(pid: i32) -> Vec<PathBuf> {
+    socket_files(pid, |row| row.listens())
+}
+
+fn socket_files(pid: i32, wanted: impl Fn(&Row<'_>) -> bool) -> Vec<PathBuf> {
     let inodes = socket_inodes(pid);
     let table = table(&format!("/proc/{pid}/net/unix"));
-    let held = rows(&table).filter(|row| inodes.contains(row.inode));
+    let held = rows(&table).filter(|row| inodes.contains(row.inode) && wanted(row));
     held.filter(|row| row.path.starts_with('/')).map(|row| row.path.into()).collect()
 }
 
@@ -111,6 +120,12 @@ struct Row<'a> {
     flags: u32,
     inode: &'a str,
     path: &'a str,
+}
+
+impl Row<'_> {
+    fn listens(&self) -> bool {
+        self.flags & ACCEPTS != 0
+    }
 }
 
 /// A table of sockets. Names may be any bytes, and those of others are no reason to know nothing.

@@ -77,20 +77,7 @@ impl Process {
 
     /// The socket files it listens at.
     pub(crate) fn listens_at(self) -> Vec<PathBuf> {
-        let Ok(fds) = fs::read_dir(self.file("fd")) else { return Vec::new() };
-        let targets = fds.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-        let inodes: Vec<String> = targets
-            .filter_map(|target| {
-                let name = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-                Some(name.to_owned())
-            })
-            .collect();
-        // Names may be any bytes, and those of others are no reason to know nothing.
-        let table = fs::read(self.file("net/unix")).unwrap_or_default();
-        listening(&String::from_utf8_lossy(&table))
-            .filter(|(inode, _)| inodes.iter().any(|own| own == inode))
-            .map(|(_, path)| path.into())
-            .collect()
+        runtime_v2::inspect::listens_at(self.pid)
     }
 
     fn file(self, name: &str) -> PathBuf {
@@ -103,25 +90,6 @@ fn without_deleted(link: &Path) -> PathBuf {
     let bytes = link.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
-}
-
-/// Inode and path of the sockets in a table of Unix sockets that listen.
-fn listening(table: &str) -> impl Iterator<Item = (&str, &str)> {
-    /// `__SO_ACCEPTCON`
-    const ACCEPTS: u32 = 1 << 16;
-    // Num RefCount Protocol Flags Type St Inode Path: padded, but for the last, which may hold blanks
-    // of its own.
-    table.lines().filter_map(|line| {
-        let mut rest = line;
-        let mut field = || {
-            let (word, tail) = rest.trim_start_matches(' ').split_once(' ')?;
-            rest = tail;
-            Some(word)
-        };
-        let flags = u32::from_str_radix([field()?, field()?, field()?, field()?][3], 16).ok()?;
-        let inode = [field()?, field()?, field()?][2];
-        (flags & ACCEPTS != 0 && rest.starts_with('/')).then_some((inode, rest))
-    })
 }
 
 /// Mount points at or below a directory, as this process sees them; the innermost last.
