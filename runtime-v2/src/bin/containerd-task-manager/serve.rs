@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use runtime_v2::{Environment, StateLock, TaskManager};
+use runtime_v2::{Environment, Loading, StateLock, TaskManager};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -147,14 +147,16 @@ async fn load(
 ) -> Result<(), ServeError> {
     let mut loading = manager.load().await?;
     loading.ready().await;
-    let (metrics, manager) = (Arc::clone(metrics), manager.clone());
-    background.spawn(async move {
-        match loading.finish().await {
-            Ok(report) => metrics.loaded(&report, &manager),
-            Err(error) => tracing::error!(%error, "the load did not come to its end"),
-        }
-    });
+    background.spawn(finish(loading, Arc::clone(metrics), manager.clone()));
     Ok(())
+}
+
+/// Waits for the end of a load, and counts what it has found.
+pub(crate) async fn finish(loading: Loading, metrics: Arc<Metrics>, manager: TaskManager) {
+    match loading.finish().await {
+        Ok(report) => metrics.loaded(&report, &manager),
+        Err(error) => tracing::error!(%error, "the load did not come to its end"),
+    }
 }
 
 async fn settled(manager: TaskManager) {

@@ -22,7 +22,7 @@ use crate::{
     events::{self, Publisher},
     logging::Verbosity,
     metrics::{Endpoint, Metrics},
-    serve::Background,
+    serve::{Background, finish},
 };
 
 /// For an earlier manager that is just ending, which has its own budget to settle in.
@@ -120,13 +120,10 @@ impl Place {
         let (mut attached, mut loading) = self.attach(surroundings, request).await?;
         loading.ready().await;
         let response = response(&attached.manager, loading.lost());
-        let (records, metrics) = (Arc::clone(&attached.records), Arc::clone(&self.metrics));
-        let manager = attached.manager.clone();
+        let records = Arc::clone(&attached.records);
+        let finish = finish(loading, Arc::clone(&self.metrics), attached.manager.clone());
         attached.background.spawn(async move {
-            match loading.finish().await {
-                Ok(report) => metrics.loaded(&report, &manager),
-                Err(error) => tracing::error!(%error, "the load did not come to its end"),
-            }
+            finish.await;
             // Whatever became of it, it asks for no records any more.
             records.loaded();
         });
