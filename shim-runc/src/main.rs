@@ -13,8 +13,9 @@ use shim_runc::{
         args::{Args, ArgsError, USAGE},
     },
     error::shorten,
-    sys::{memory::BySize, process},
+    sys::process,
 };
+use small_heap::BySize;
 
 #[global_allocator]
 static ALLOCATOR: BySize = BySize;

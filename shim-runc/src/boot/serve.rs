@@ -34,7 +34,7 @@ use crate::{
     registry::Registry,
     rpc::server,
     service::TaskService,
-    sys::{memory, process, title},
+    sys::{process, title},
 };
 
 /// The descriptor of the socket for a shim that is not forked by us.
@@ -129,7 +129,7 @@ impl Shim {
         listener: StdUnixListener,
         file: Option<SocketFile>,
     ) -> Result<Self> {
-        memory::frugal();
+        small_heap::frugal();
         // Without them the runtime would panic.
         process::enough_descriptors(DESCRIPTORS)
             .map_err(|error| Error::io("open what a shim needs", error))?;

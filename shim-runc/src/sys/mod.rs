@@ -2,10 +2,8 @@
 //!
 //! * [`process`]: forking, subreaper, pidfds.
 //! * `readiness`: epoll, through the runtime.
-//! * [`memory`]: the allocator.
 //! * [`title`]: the command line that `ps` shows.
 
-pub mod memory;
 pub mod process;
 pub(crate) mod readiness;
 pub mod title;

@@ -3,7 +3,7 @@
 //!
 //! # Parts, from the bottom up
 //!
-//! * `sys`, `config`, `logging`, `notify`, `lock`, `listen`: its memory; what the daemon is told, and its place.
+//! * `config`, `logging`, `notify`, `lock`, `listen`: what the daemon is told, and its place.
 //! * `api`, `convert`: messages of gRPC, and the one place where they meet those of shims.
 //! * `grpc`, `containerd`: serving a call; calling the containerd behind.
 //! * `metrics`, `stores`, `events`: what the manager needs around it.
@@ -37,7 +37,6 @@ mod proxy;
 mod serve;
 mod server;
 mod stores;
-mod sys;
 mod tasks;
 
 use std::{
@@ -50,6 +49,10 @@ use std::{
 use clap::{Parser, Subcommand};
 
 use config::{Given, Settings};
+use small_heap::BySize;
+
+#[global_allocator]
+static ALLOCATOR: BySize = BySize;
 
 /// containerd's task manager in front of an unmodified containerd.
 #[derive(Debug, Parser)]
@@ -109,7 +112,7 @@ fn tell(error: &dyn Error) {
 fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let settings = Settings::new(given, config.as_deref())?;
     logging::start(&settings.log_level, settings.log_format)?;
-    sys::share_arena();
+    small_heap::frugal();
     let claims = serve::Claims::take(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(serve::serve(&settings, claims))?)
@@ -117,7 +120,7 @@ fn serve(given: Given, config: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
 
 fn attach(options: &attach::Options) -> Result<(), Box<dyn Error>> {
     let verbosity = logging::start(&options.log_level, options.log_format)?;
-    sys::share_arena();
+    small_heap::frugal();
     let claims = attach::Claims::take(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(attach::serve(options, claims, verbosity))?)

@@ -1,8 +1,9 @@
-//! The allocator of the shim.
+//! The allocator of the shim and of the task manager's program, which are to hold after work what they held before.
 //!
 //! That of the C library keeps up to seven free pieces of each small size, wherever in the heap they are, and each of
-//! them holds its page: after some thousand processes most of a shim's memory is such pages. dlmalloc keeps no pieces
-//! aside, but gives memory back late, so what is large is not for it: that gets a mapping of its own.
+//! them holds its page: after some thousand processes most of a shim's memory is such pages, and a manager's grows with
+//! its work. dlmalloc keeps no pieces aside, but gives memory back late, so what is large is not for it: that gets a
+//! mapping of its own.
 #![expect(unsafe_code, reason = "an allocator hands out raw memory; mallopt has no safe wrapper")]
 
 use std::{
@@ -15,6 +16,7 @@ use dlmalloc::GlobalDlmalloc;
 /// What is large, in bytes: eight pages, so that rounding up to whole ones costs little.
 const LARGE: usize = 32 << 10;
 /// The same, for the C library.
+#[cfg(target_env = "gnu")]
 const MMAP_THRESHOLD: libc::c_int = 32 << 10;
 
 /// Small pieces are dlmalloc's, large ones the C library's.
@@ -69,6 +71,7 @@ unsafe impl GlobalAlloc for BySize {
 /// One arena: the few short-lived threads of the blocking pool share the heap of the main one, instead of making a heap
 /// each that outlives them.
 pub fn frugal() {
+    #[cfg(target_env = "gnu")]
     for (name, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD)] {
         // SAFETY: mallopt takes two integers, and no other thread allocates yet.
         unsafe { libc::mallopt(name, value) };
