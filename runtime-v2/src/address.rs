@@ -84,6 +84,18 @@ pub(crate) fn listed_name(address: &str) -> Option<String> {
     }
 }
 
+/// One name for what is the same socket file, however it is spelled: with and without a scheme, by whatever links. An address that
+/// is no path of a file there stays as it is.
+pub(crate) fn identity(address: &str) -> String {
+    let path = Path::new(address.strip_prefix("unix://").unwrap_or(address));
+    let resolved = || {
+        let (dir, name) = (path.parent()?.canonicalize().ok()?, path.file_name()?);
+        Some(dir.join(name).to_str()?.to_owned())
+    };
+    let file = path.is_absolute().then(resolved).flatten();
+    file.unwrap_or_else(|| address.to_owned())
+}
+
 fn parse(address: &str) -> Result<Address> {
     let invalid =
         || Error::new(Code::InvalidArgument, format!("shim address {address:?} has no known form"));
@@ -191,6 +203,28 @@ mod tests {
         }
         for bad in ["tcp://1.2.3.4:5", "vsock://x:1", "vsock://3", "hvsock:///a", "unix://rel"] {
             assert_eq!(parse(bad).unwrap_err().kind(), Code::InvalidArgument, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_socket_has_one_identity_however_it_is_spelled() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let plain = dir.join("s").to_str().unwrap().to_owned();
+        for spelled in [
+            format!("unix://{plain}"),
+            plain.clone(),
+            format!("unix://{}//./s", dir.display()),
+            format!("unix://{}/s", link.display()),
+        ] {
+            assert_eq!(identity(&spelled), plain, "{spelled}");
+        }
+        assert_ne!(identity(&format!("{plain}2")), plain);
+        for other in ["/no-such-directory/abstract", "vsock://3:1024", "hvsock:///a:1", "name", "/"]
+        {
+            assert_eq!(identity(other), other);
         }
     }
 

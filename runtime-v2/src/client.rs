@@ -112,7 +112,7 @@ impl TaskClient {
     }
 
     /// The first call on a connection: if the shim does not know v3, v2 is spoken from here on
-    /// and the call repeated, once.
+    /// and the call repeated, once. If it does not know v2 either, it was the call that it refused, and everything is as before.
     ///
     /// # Errors
     /// One of [`CallError`].
@@ -134,8 +134,14 @@ impl TaskClient {
             let _one = self.downgrade.lock().await;
             self.version.swap(MIN_VERSION, Ordering::AcqRel) != MIN_VERSION
         };
-        let answer = self.call(method, request, limit).await?;
-        Ok(First { answer, downgraded })
+        match self.call(method, request, limit).await {
+            Ok(answer) => Ok(First { answer, downgraded }),
+            Err(error) if is_unknown_service(&error, service(MIN_VERSION)) => {
+                self.version.store(tried, Ordering::Release);
+                Err(refusal)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn send(

@@ -77,13 +77,15 @@ async fn a_shim_of_v2_is_found_out_however_it_words_its_refusal() {
 }
 
 #[tokio::test]
-async fn a_shim_of_neither_is_asked_twice_and_no_more() {
-    let (client, shim) = client("other", like_go);
-    assert_eq!(first(&client).await.unwrap_err().code(), Code::Unimplemented);
-    assert_eq!(client.version(), 2);
-    assert_eq!(shim.calls.load(Ordering::Relaxed), 2);
-    assert_eq!(first(&client).await.unwrap_err().code(), Code::Unimplemented);
-    assert_eq!((client.version(), shim.calls.load(Ordering::Relaxed)), (2, 3));
+async fn a_shim_that_refuses_the_call_itself_goes_on_as_announced_and_has_its_own_word() {
+    for refusal in [like_go, like_rust] {
+        let (client, shim) = client("other", refusal);
+        for calls in [2, 4] {
+            let error = first(&client).await.unwrap_err();
+            assert!(error.to_string().contains(task::SERVICE_V3), "{error}");
+            assert_eq!((client.version(), shim.calls.load(Ordering::Relaxed)), (3, calls));
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@
 //!   and ends shims and knows nothing of tasks.
 //! * [`task`]: what can be done with a task, and `observed`, what events tell of it.
 //!   [`task_manager`] is the registry of those; `create`, `delete`, `dead_shim` and `load` are its
-//!   four long stories.
+//!   four long stories; `dead_bundle` is a part of two of them.
 //! * [`inspect`]: a look at the shims of a state directory, from outside of their manager.
 //!   [`event_socket`] takes the events of shims where there is no containerd to do it.
 //!
@@ -66,6 +66,7 @@ pub mod ttrpc;
 
 mod address;
 mod create;
+mod dead_bundle;
 mod dead_shim;
 mod delete;
 mod features;

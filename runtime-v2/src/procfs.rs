@@ -7,8 +7,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    param::clock_ticks_per_second,
+    time::{ClockId, clock_gettime},
+};
+
+/// Of a second.
+const NANOS: u64 = 1_000_000_000;
+
 /// Flag of a listening socket in /proc/net/unix (the kernel's `__SO_ACCEPTCON`).
 const ACCEPTS: u32 = 0x1_0000;
+
+/// The time now, as [`Stat::started`] has it.
+pub(crate) fn now() -> u64 {
+    let since_boot = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(since_boot.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(since_boot.tv_nsec).unwrap_or_default();
+    let rate = clock_ticks_per_second();
+    seconds * rate + nanos * rate / NANOS
+}
 
 /// What is read of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy)]
@@ -157,6 +174,19 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_process_is_as_old_as_its_start() {
+        let before = now();
+        let mut child = std::process::Command::new("/bin/cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let started = stat(i32::try_from(child.id()).unwrap()).unwrap().started;
+        assert!((before..=now()).contains(&started), "{before} {started}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 
     #[test]
     fn sockets_are_found_by_whatever_name_and_beside_whatever_others() {

@@ -15,9 +15,11 @@ use crate::{
     client::{First, TaskClient},
     error::{self, Result},
     id::Key,
+    procfs,
     shim_log::ShimLog,
     shim_users::{Use, Users},
-    socket_file, stray,
+    socket_file,
+    stray::{self, Seen},
 };
 
 /// A shim, as it serves one bundle.
@@ -29,6 +31,8 @@ pub struct Shim {
     binary: Option<PathBuf>,
     origin: Origin,
     log: Mutex<Option<ShimLog>>,
+    /// When it was connected to; its process had been started by then.
+    connected: u64,
     /// Its use of the process, which may be shared; given up when its end begins.
     using: Mutex<Option<Use>>,
     users: Users,
@@ -49,7 +53,8 @@ impl Shim {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { bundle, location, client, binary, origin, log, users } = parts;
         let using = Mutex::new(Some(users.begin(&location.address, origin.is_ours())));
-        Self { bundle, location, client, binary, origin, log: Mutex::new(log), using, users }
+        let (connected, log) = (procfs::now(), Mutex::new(log));
+        Self { bundle, location, client, binary, origin, log, connected, using, users }
     }
 
     /// Namespace and id.
@@ -200,16 +205,20 @@ impl Shim {
     /// Makes sure of the end of a process, unless it is still used or somebody else looks after it.
     pub(crate) async fn force_end(&self) {
         if self.origin.is_ours() && self.is_unused() {
-            let (binary, address) = (self.binary(), Some(self.address()));
-            stray::make_sure(&self.bundle, binary, address, &self.users).await;
+            let (binary, seen) = (self.binary(), Some(self.seen()));
+            stray::make_sure(&self.bundle, binary, seen, &self.users).await;
         }
     }
 
     /// Ends what a process that goes on for others is still doing for this bundle.
     pub(crate) async fn end_calls(&self) {
         if !self.is_unused() {
-            stray::end_calls(&self.bundle, self.binary(), self.address()).await;
+            stray::end_calls(&self.bundle, self.binary(), self.seen()).await;
         }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { address: self.address().to_owned(), at: self.connected }
     }
 
     /// Removes the socket of a process that is not used any more, if it has ended. One that

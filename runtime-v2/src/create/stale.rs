@@ -13,11 +13,13 @@ use runtime_proto::{
 };
 
 use crate::{
-    bundle::{Bundle, Origin},
+    bundle::{Bundle, Located, Origin},
     client::{First, TaskClient},
-    dead_shim,
+    dead_bundle::Dead,
+    dead_shim::{self, Published},
     error::{Error, Result},
     id::Key,
+    procfs,
     shim::{Parts, Shim},
     shim_manager::farewell,
     task::{ProcessId, state},
@@ -27,37 +29,53 @@ use crate::{
 /// A live shim answers from memory; one that does not answer cannot be proved dead.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Removes a stale directory.
+/// Removes a stale directory. If a task lived in it whose end nobody has told, as of one that could not be judged when this
+/// manager began, that is told first.
 ///
 /// # Errors
-/// `AlreadyExists`, with nothing touched, if a shim lives there, or may.
+/// `AlreadyExists`, with nothing touched, if a shim lives there, or may; `Unavailable` if the end cannot be told now.
 pub(super) async fn heal(inner: &Inner, key: &Key, binary: &Path) -> Result<()> {
     let bundle = Bundle::at(inner.shims.config(), key.clone());
-    let located = bundle.blocking(|bundle| Ok(bundle.located())).await?;
+    let read_at = procfs::now();
+    let read = bundle
+        .blocking(|bundle| Ok((bundle.located(), bundle.origin(), bundle.binary_path())))
+        .await?;
+    let (located, origin, noted) = read;
     let (namespace, id) = (&key.namespace, &key.id);
     tracing::warn!(%namespace, %id, ?located, "a directory is in the way of a new task");
+    let had_task = located != Located::Nowhere;
     let location = located.location();
     let answers = match &location {
         None => false,
         Some(location) => prove_stale(inner, &bundle, location).await?,
     };
     inner.shims.keep_no_more(key);
-    let noted = bundle.binary_path().filter(|path| path.exists());
-    let binary = noted.as_deref().unwrap_or(binary);
+    let binary = noted.filter(|path| path.exists()).unwrap_or_else(|| binary.to_path_buf());
     if let (true, Some(location)) = (answers, &location) {
-        // It may serve others, whom this manager need not know; then it ignores the request.
-        farewell(key, location).await;
+        dismiss(inner, &bundle, &binary, location).await;
     } else {
-        inner.shims.bury(&bundle, Some(binary), None).await;
-    }
-    dead_shim::run_delete(inner, &inner.shims.binary(binary), &bundle, None).await;
-    if let Some(location) = &location {
-        inner.shims.remove_socket(location).await;
+        let (binary, bundle) = (Some(binary), bundle.clone());
+        let dead = Dead { bundle, binary, location, read_at, had_task, origin };
+        if dead.bury(inner, || ()).await == Published::Later {
+            let text = format!("task {key}: the end of the last one of this id cannot be told now");
+            return Err(Error::new(Code::Unavailable, text));
+        }
     }
     bundle
         .blocking(Bundle::remove)
         .await
         .map_err(|error| error.within(format!("remove the stale bundle of {key}")))
+}
+
+/// Ends a shim that says it has no task of this bundle, and what it has left of one.
+async fn dismiss(inner: &Inner, bundle: &Bundle, binary: &Path, location: &Bootstrap) {
+    // It may serve others, whom this manager need not know; then it ignores the request. One in which a container is being
+    // made need not know of that.
+    if !inner.shims.users().any(&location.address) {
+        farewell(bundle.key(), location).await;
+    }
+    dead_shim::run_delete(inner, &inner.shims.binary(binary), bundle, None).await;
+    inner.shims.remove_socket(location).await;
 }
 
 /// Succeeds if no container lives in the bundle; tells whether there is a shim that says so.

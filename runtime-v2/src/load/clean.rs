@@ -4,9 +4,9 @@ use std::{collections::HashSet, sync::Arc};
 
 use runtime_proto::task::{DeleteRequest, DeleteResponse};
 
-use super::examine::{Dead, Lost};
+use super::examine::Lost;
 use crate::{
-    bundle::{Bundle, EndNote},
+    bundle::Bundle,
     config::Timeouts,
     dead_shim::{self, Published},
     error::Result,
@@ -21,7 +21,13 @@ use crate::{
 pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost: Lost) {
     match lost {
         Lost::Leaked(entry) => reap(inner, &entry, &mut reservation).await,
-        Lost::Dead(dead) => bury(inner, &dead, &mut reservation).await,
+        Lost::Dead(dead) => {
+            // Whoever takes the events may come up only when the load is answered.
+            let buried = dead.bury(inner, || reservation.decide()).await;
+            if buried == Published::Out {
+                dead_shim::remove_bundle(inner, &dead.bundle).await;
+            }
+        }
     }
     drop(reservation);
 }
@@ -51,7 +57,7 @@ async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) 
     }
     let told = entry.told() != Told::NONE && due == Told::BOTH;
     if told {
-        // As below.
+        // As above.
         reservation.decide();
     }
     if !told || dead_shim::tell_rest(inner, entry, &end).await == Published::Out {
@@ -66,39 +72,6 @@ async fn due(inner: &Inner, entry: &Entry) -> Told {
     let made = entry.shim.bundle().blocking(|bundle| Ok(bundle.init_pid().is_some())).await;
     let ran = entry.told() != Told::NONE || made.unwrap_or(false);
     if ran { inner.hearing().of_past() } else { Told::NONE }
-}
-
-/// Ends what a dead shim has left, and publishes the end of its task, if there was one: if the
-/// pid of its init is known, from the bundle or from `delete`.
-async fn bury(inner: &Inner, dead: &Dead, reservation: &mut Reservation) {
-    let Dead { bundle, binary, location, had_task, origin } = dead;
-    // A shim that does not answer may still be there.
-    if origin.is_ours() {
-        inner.shims.bury(bundle, binary.as_deref(), location.as_ref()).await;
-    }
-    let read = bundle.blocking(|bundle| Ok((bundle.init_pid(), bundle.end())));
-    let (pid, published) = read.await.unwrap_or_default();
-    let found = match binary {
-        Some(path) => {
-            let binary = inner.shims.binary(path);
-            dead_shim::run_delete(inner, &binary, bundle, pid).await
-        }
-        None => dead_shim::unknown_exit(pid),
-    };
-    // Not before: the `delete` of old shims wants to remove it itself, and fails without it.
-    if let Some(location) = location {
-        inner.shims.remove_socket(location).await;
-    }
-    let told = published.map_or(Told::NONE, EndNote::told);
-    let exit = published.map_or(found, Into::into);
-    if *had_task && exit.pid != 0 {
-        // Whoever takes the events may come up only when the load is answered.
-        reservation.decide();
-        if dead_shim::publish(inner, bundle, &exit, told).await == Published::Later {
-            return;
-        }
-    }
-    dead_shim::remove_bundle(inner, bundle).await;
 }
 
 /// Removes work directories whose bundle has vanished, as all do at a reboot.

@@ -12,9 +12,11 @@ use tokio::time::timeout;
 use crate::{
     bundle::{Bundle, EndNote, Located, Origin},
     client::{First, TaskClient},
+    dead_bundle::Dead,
     dead_shim::unknown_exit,
     error::{self, Error, Result},
     id::Key,
+    procfs,
     shim::{Parts, Shim},
     shim_log::ShimLog,
     stores::look,
@@ -41,22 +43,10 @@ pub(super) enum Lost {
     Dead(Box<Dead>),
 }
 
-/// What a dead shim has left.
-pub(super) struct Dead {
-    pub(super) bundle: Bundle,
-    /// What to run for `delete`, if that is known and there.
-    pub(super) binary: Option<PathBuf>,
-    /// Where the shim was, if that was readable.
-    pub(super) location: Option<Bootstrap>,
-    /// Whether there can have been a task: a bundle that no shim was ever noted in had none.
-    pub(super) had_task: bool,
-    /// How it came to its shim.
-    pub(super) origin: Origin,
-}
-
 /// Looks at a bundle.
 pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let bundle = Bundle::at(inner.shims.config(), key.clone());
+    let read_at = procfs::now();
     let read = bundle
         .blocking(|bundle| Ok((bundle.located(), bundle.binary_path(), bundle.origin())))
         .await;
@@ -71,7 +61,7 @@ pub(super) async fn examine(inner: &Arc<Inner>, key: &Key) -> Examined {
     let dead = |location, had_task| {
         let bundle = bundle.clone();
         let binary = binary.clone();
-        let dead = Dead { bundle, binary, location, had_task, origin };
+        let dead = Dead { bundle, binary, location, read_at, had_task, origin };
         Examined::Lost(Lost::Dead(Box::new(dead)))
     };
     let location = match located {

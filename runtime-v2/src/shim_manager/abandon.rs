@@ -6,7 +6,14 @@ use runtime_proto::{bootstrap::Bootstrap, task::ShutdownRequest, types::Empty};
 use tokio::time::timeout;
 
 use super::ShimManager;
-use crate::{bundle::Bundle, client::TaskClient, config::Timeouts, id::Key, socket_file, stray};
+use crate::{
+    bundle::Bundle,
+    client::TaskClient,
+    config::Timeouts,
+    id::Key,
+    procfs, socket_file,
+    stray::{self, Seen},
+};
 
 /// For asking a shim that is unwanted to go; the next means is a signal.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -24,25 +31,20 @@ impl ShimManager {
             None => stray::make_sure(bundle, binary, None, &self.users).await,
             Some(location) if self.users.any(&location.address) => {}
             Some(location) => {
+                let seen = Seen { address: location.address.clone(), at: procfs::now() };
                 farewell(bundle.key(), location).await;
-                self.bury(bundle, binary, Some(location)).await;
+                self.bury(bundle, binary, Some(seen)).await;
                 self.remove_socket(location).await;
             }
         }
     }
 
     /// Makes sure that a shim which does not answer is gone, unless others use its process.
-    pub(crate) async fn bury(
-        &self,
-        bundle: &Bundle,
-        binary: Option<&Path>,
-        location: Option<&Bootstrap>,
-    ) {
-        let address = location.map(|location| location.address.as_str());
-        if address.is_some_and(|address| self.users.any(address)) {
+    pub(crate) async fn bury(&self, bundle: &Bundle, binary: Option<&Path>, seen: Option<Seen>) {
+        if seen.as_ref().is_some_and(|seen| self.users.any(&seen.address)) {
             return;
         }
-        stray::make_sure(bundle, binary, address, &self.users).await;
+        stray::make_sure(bundle, binary, seen, &self.users).await;
     }
 
     /// Removes the socket of a shim that is gone, unless others use it.

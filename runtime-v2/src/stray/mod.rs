@@ -7,7 +7,8 @@
 //!   container on its command line, runs the shim's executable, or has what shims and their
 //!   children have in their environment: a shell of somebody who looks around has none of it;
 //! * it listens at the address that the bundle notes, and it names the namespace or runs the
-//!   executable: the process of a pod was started in the bundle of its first container only.
+//!   executable: the process of a pod was started in the bundle of its first container only. One
+//!   that was started after the shim had been seen there is the next of that pod.
 //!
 //! A process that listens at an address which is in use is spared, wherever it was started: the
 //! first container of a pod may be gone long before the others, and its bundle half removed.
@@ -68,11 +69,20 @@ pub(crate) struct Stray {
     /// The shim's executable, if it is known.
     pub(crate) binary: Option<PathBuf>,
     /// Where it listens, if that is known and nobody else uses it.
-    pub(crate) address: Option<String>,
+    pub(crate) seen: Option<Seen>,
     /// Where shims listen that are in use.
     pub(crate) spared: Vec<String>,
     /// What of it to look for.
     pub(crate) what: What,
+}
+
+/// Where a shim was seen, and when.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    /// Its address.
+    pub(crate) address: String,
+    /// When it had been started by, as [`Stat::started`] has it.
+    pub(crate) at: u64,
 }
 
 /// Which processes of a shim are unwanted.
@@ -134,7 +144,7 @@ impl Stray {
 
     /// How many looks in a row must see nothing.
     fn looks(&self) -> u32 {
-        if self.what == What::Shim && self.address.is_none() { START_LOOKS } else { 1 }
+        if self.what == What::Shim && self.seen.is_none() { START_LOOKS } else { 1 }
     }
 
     /// Looks once it is known of every process in the bundle what it executes.
@@ -168,17 +178,21 @@ impl Stray {
 
     fn find(&self, processes: HashMap<i32, Stat>) -> Found {
         let place = self.place();
-        let listening = procfs::listening_inodes(&socket_names(self.address.as_slice()));
-        let those = |wanted: &dyn Fn(i32) -> bool| -> Found {
-            let wanted = processes.iter().filter(|(pid, _)| wanted(**pid));
+        let those = |wanted: &dyn Fn(i32, &Stat) -> bool| -> Found {
+            let wanted = processes.iter().filter(|(pid, stat)| wanted(**pid, stat));
             wanted.map(|(pid, stat)| (*pid, stat.started)).collect()
         };
+        let address = self.seen.as_ref().map(|seen| seen.address.clone());
+        let listening = procfs::listening_inodes(&socket_names(address.as_slice()));
+        let listens = |pid, stat: &Stat| {
+            self.seen.as_ref().is_some_and(|seen| stat.started <= seen.at)
+                && self.listens(pid, &listening)
+        };
         if self.what == What::Shim {
-            let found =
-                those(&|pid| self.was_started_in(&place, pid) || self.listens(pid, &listening));
+            let found = those(&|pid, stat| self.was_started_in(&place, pid) || listens(pid, stat));
             return self.with_descendants(found, processes);
         }
-        let shim = those(&|pid| self.listens(pid, &listening));
+        let shim = those(&listens);
         let path = self.bundle.path().to_str().unwrap_or_default();
         let mut calls = self.with_descendants(shim.clone(), processes.clone());
         calls.retain(|pid, _| !shim.contains_key(pid) && procfs::names(*pid, path));
@@ -245,7 +259,7 @@ fn await_stop(pid: i32) {
 pub(crate) async fn make_sure(
     bundle: &Bundle,
     binary: Option<&Path>,
-    address: Option<&str>,
+    seen: Option<Seen>,
     users: &Users,
 ) {
     let stray = Stray {
@@ -253,7 +267,7 @@ pub(crate) async fn make_sure(
         spared: users.addresses(),
         bundle: bundle.clone(),
         binary: binary.map(Path::to_path_buf),
-        address: address.map(str::to_owned),
+        seen,
     };
     let (namespace, id) = (&bundle.key().namespace, &bundle.key().id);
     match stray.kill().await {
@@ -264,13 +278,13 @@ pub(crate) async fn make_sure(
 }
 
 /// Kills what a shim that goes on for others is still doing for a bundle that goes.
-pub(crate) async fn end_calls(bundle: &Bundle, binary: Option<&Path>, address: &str) {
+pub(crate) async fn end_calls(bundle: &Bundle, binary: Option<&Path>, seen: Seen) {
     let stray = Stray {
         what: What::Calls,
         spared: Vec::new(),
         bundle: bundle.clone(),
         binary: binary.map(Path::to_path_buf),
-        address: Some(address.to_owned()),
+        seen: Some(seen),
     };
     let (namespace, id) = (&bundle.key().namespace, &bundle.key().id);
     match stray.kill().await {
@@ -314,6 +328,36 @@ mod tests {
             .unwrap()
     }
 
+    /// Somebody who listens at a socket and says that it is of this namespace.
+    fn listener(path: &Path) -> Child {
+        let socket = std::os::unix::net::UnixListener::bind(path).unwrap();
+        Command::new("/bin/sh")
+            .args(["-c", "sleep 1000 & wait", "-namespace", "ns"])
+            .stdin(std::os::fd::OwnedFd::from(socket))
+            .spawn()
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_listens_where_the_shim_was_seen_and_was_started_later_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = bundle(dir.path());
+        let path = dir.path().join("socket");
+        let mut shim = listener(&path);
+        let started = procfs::stat(i32::try_from(shim.id()).unwrap()).unwrap().started;
+        let stray = |at| Stray {
+            bundle: bundle.clone(),
+            binary: None,
+            seen: Some(Seen { address: format!("unix://{}", path.display()), at }),
+            spared: Vec::new(),
+            what: What::Shim,
+        };
+        assert_eq!(stray(started - 1).kill().await.unwrap(), 0);
+        assert!(shim.try_wait().unwrap().is_none());
+        assert!(stray(procfs::now()).kill().await.unwrap() > 0);
+        shim.wait().unwrap();
+    }
+
     #[tokio::test]
     async fn only_the_shim_of_this_bundle_is_killed_and_its_children_with_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -321,7 +365,7 @@ mod tests {
         let stray = Stray {
             bundle: bundle.clone(),
             binary: None,
-            address: None,
+            seen: None,
             spared: Vec::new(),
             what: What::Shim,
         };

@@ -242,6 +242,46 @@ async fn a_shim_is_not_ended_whose_other_bundle_cannot_be_judged() {
     host.assert_clean().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_task_that_could_not_be_judged_is_told_before_the_next_of_its_id() {
+    let mut host = Fixture::new(&good());
+    let pid = host.run("c1").await.pid();
+    let shim = host.launched()[0];
+    host.stop_manager().await;
+    let noted = host.bundle("c1").join("shim-binary-path");
+    let binary = fs::read_to_string(&noted).unwrap();
+    fs::remove_file(&noted).unwrap();
+    let environment = runtime_v2::Environment {
+        containers: std::sync::Arc::new(BadRecords { hang: false }),
+        sandboxes: host.store.clone(),
+        events: host.record.clone(),
+        mounts: host.mounts.clone(),
+    };
+    host.start_manager_in(environment);
+    assert_eq!(host.load().await.kept, [key("c1")]);
+    fs::write(&noted, binary).unwrap();
+    fs::write(host.bundle("c1").join("init.pid"), pid.to_string()).unwrap();
+    let error = host.create("c1").await.unwrap_err();
+    assert_eq!(error.kind(), Code::AlreadyExists, "{error}");
+    assert!(host.record.exits("c1").is_empty());
+    signal(shim, Signal::SIGKILL);
+    eventually("dead", || !alive(shim)).await;
+    let next = host.run("c1").await.pid();
+    let told = |seen: Vec<crate::support::Seen>| -> Vec<u32> {
+        seen.iter().map(|seen| seen.pid).collect()
+    };
+    assert_eq!(
+        (told(host.record.exits("c1")), told(host.record.deletes("c1"))),
+        (vec![pid], vec![pid])
+    );
+    host.end("c1").await;
+    host.assert_clean().await;
+    assert_eq!(
+        (told(host.record.exits("c1")), told(host.record.deletes("c1"))),
+        (vec![pid, next], vec![pid, next])
+    );
+}
+
 /// Calls a shim past its manager.
 async fn tell(address: &str, method: &str, id: &str) {
     let path = address.strip_prefix("unix://").unwrap();

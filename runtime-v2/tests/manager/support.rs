@@ -168,12 +168,15 @@ impl Fixture {
     }
 
     pub(crate) fn start_manager(&mut self) {
-        let environment = Environment {
+        self.start_manager_in(Environment {
             containers: self.store.clone(),
             sandboxes: self.store.clone(),
             events: self.record.clone(),
             mounts: self.mounts.clone(),
-        };
+        });
+    }
+
+    pub(crate) fn start_manager_in(&mut self, environment: Environment) {
         let manager = TaskManager::new(self.config(), environment).unwrap();
         let events = self.path("events");
         let socket = EventSocket::serve(&events, manager.clone(), self.record.clone()).unwrap();
