@@ -24,7 +24,7 @@ use crate::{
     bundle::Bundle,
     dead_shim::{self, Published},
     error::{self, Error, Result},
-    hearing::{LAST_WORDS, PATIENCE, Told},
+    hearing::{Hearing, LAST_WORDS, PATIENCE, Told},
     id::Key,
     observed::End,
     task::{Entry, Exit, exit},
@@ -44,6 +44,10 @@ pub(crate) async fn delete(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Exi
     }
     if let Some(exit) = entry.deleted() {
         return finish(inner, entry, exit, Told::NONE).await;
+    }
+    if inner.hearing() == Hearing::Everything && entry.told() == Told::NONE {
+        // Should this manager be killed behind the shim's deletion, nothing else shows the next one that there was a task.
+        entry.shim.bundle().note_deleting().await;
     }
     let mut request = DeleteRequest::new();
     request.id = key.id.to_string();

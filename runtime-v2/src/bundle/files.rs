@@ -31,6 +31,7 @@ const SHARED: &str = "shim-shared";
 const LOG: &str = "log";
 const INIT_PID: &str = "init.pid";
 const END: &str = "end.json";
+const DELETING: &str = "deleting";
 
 /// What was published about a task's end, as this manager alone writes and reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,6 +231,19 @@ impl Bundle {
     /// What was published about the end.
     pub(crate) fn end(&self) -> Option<EndNote> {
         serde_json::from_slice(&read_small(&self.path().join(END)).ok()?).ok()
+    }
+
+    /// Notes that the shim is asked to delete the task.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_deleting(&self) -> Result<()> {
+        write_whole(&self.path().join(DELETING), b"", 0o600, |_| Ok(()))
+    }
+
+    /// Whether some manager has asked the shim to delete the task.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.path().join(DELETING).exists()
     }
 
     /// The shim's log fifo, made if it is not there.

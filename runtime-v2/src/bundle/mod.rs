@@ -129,7 +129,17 @@ impl Bundle {
     /// Notes what has been told of the task's end. A note that cannot be written costs a second
     /// event, and that only if this manager is killed within the next instant.
     pub(crate) async fn note_end(&self, note: EndNote) {
-        if let Err(error) = self.blocking(move |bundle| bundle.write_end(note)).await
+        self.note(move |bundle| bundle.write_end(note)).await;
+    }
+
+    /// Notes that a deletion begins. A note that cannot be written costs the events of the end, and that only if this manager is
+    /// killed behind the shim's deletion and neither of them was heard.
+    pub(crate) async fn note_deleting(&self) {
+        self.note(Bundle::write_deleting).await;
+    }
+
+    async fn note(&self, write: impl FnOnce(&Bundle) -> Result<()> + Send + 'static) {
+        if let Err(error) = self.blocking(write).await
             && error.kind() != Code::NotFound
         {
             let (namespace, id) = (&self.key.namespace, &self.key.id);

@@ -38,13 +38,16 @@ pub(super) async fn clean(inner: &Arc<Inner>, mut reservation: Reservation, lost
 /// yet, and is ended with its call of the OCI runtime cut off. What that has made, `delete` removes.
 ///
 /// Or the task was deleted for an earlier manager that did not live to hear of it. Then the shim may
-/// still be about to tell so, and whatever half of the end is told calls for the other half.
+/// still be about to tell so. Whatever half of the end is told calls for the other half, and that the deletion was asked for calls
+/// for both.
 async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) {
     let shim = &entry.shim;
     tracing::info!(key = %shim.key(), "ending a shim without a task");
-    let end = entry.deleted().unwrap_or_else(|| dead_shim::unknown_exit(None));
     let _turn = entry.turn.lock().await;
-    let due = due(inner, entry).await;
+    let read = shim.bundle().blocking(|bundle| Ok((bundle.init_pid(), bundle.is_deleting())));
+    let (pid, deleting) = read.await.unwrap_or_default();
+    let end = entry.published().unwrap_or_else(|| dead_shim::unknown_exit(pid));
+    let due = due(inner, entry, pid);
     entry.hear(due, PATIENCE).await;
     let mut request = DeleteRequest::new();
     request.id = shim.key().id.to_string();
@@ -55,7 +58,7 @@ async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) 
     if deleted.is_err() {
         dead_shim::end_remains(inner, shim).await;
     }
-    let told = entry.told() != Told::NONE && due == Told::BOTH;
+    let told = (entry.told() != Told::NONE || deleting) && due == Told::BOTH;
     if told {
         // As above.
         reservation.decide();
@@ -68,9 +71,8 @@ async fn reap(inner: &Inner, entry: &Arc<Entry>, reservation: &mut Reservation) 
 }
 
 /// What such a shim may have to tell still: of a task that ran, as the bundle shows.
-async fn due(inner: &Inner, entry: &Entry) -> Told {
-    let made = entry.shim.bundle().blocking(|bundle| Ok(bundle.init_pid().is_some())).await;
-    let ran = entry.told() != Told::NONE || made.unwrap_or(false);
+fn due(inner: &Inner, entry: &Entry, pid: Option<u32>) -> Told {
+    let ran = entry.told() != Told::NONE || pid.is_some();
     if ran { inner.hearing().of_past() } else { Told::NONE }
 }
 
